@@ -21,6 +21,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/quiet_thread.h"
 #include "tessera/base/text.h"
+#include "tessera/base/utf8.h"
 
 namespace tessera::loopback {
 namespace {
@@ -63,18 +64,12 @@ std::pair<Place, std::string> place_of(std::string_view address) {
 }
 
 std::string decoded(std::string_view text) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-  };
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool escape =
-        text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0;
+    const bool escape = text[i] == '%' && i + 2 < text.size() &&
+                        text::hex_digit(text[i + 1]) >= 0 && text::hex_digit(text[i + 2]) >= 0;
     if (escape) {
-      out += static_cast<char>(16 * digit(text[i + 1]) + digit(text[i + 2]));
+      out += static_cast<char>(16 * text::hex_digit(text[i + 1]) + text::hex_digit(text[i + 2]));
       i += 2;
     } else {
       out += text[i] == '+' ? ' ' : text[i];

@@ -8,32 +8,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/utf8.h"
 #include "tessera/config/json.h"
 
 namespace tessera::checkpoint {
-namespace {
-
-void append_utf8(std::string& out, std::uint32_t code) {
-  const auto put = [&out](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0U | (code >> 6));
-    put(0x80U | (code & 0x3FU));
-  } else if (code < 0x10000) {
-    put(0xE0U | (code >> 12));
-    put(0x80U | ((code >> 6) & 0x3FU));
-    put(0x80U | (code & 0x3FU));
-  } else {
-    put(0xF0U | (code >> 18));
-    put(0x80U | ((code >> 12) & 0x3FU));
-    put(0x80U | ((code >> 6) & 0x3FU));
-    put(0x80U | (code & 0x3FU));
-  }
-}
-
-}  // namespace
-
 JsonCursor::JsonCursor(std::string_view text, std::string source)
     : text_(text), source_(std::move(source)) {
   if (const auto bad = text::find_invalid_utf8(text_)) {
@@ -74,39 +52,18 @@ void JsonCursor::expect(char c, const char* what) {
   if (!accept(c)) fail(fmt::format("expected {}", what));
 }
 
-std::uint32_t JsonCursor::hex4() {
-  std::uint32_t value = 0;
-  for (int i = 0; i < 4; ++i, ++at_) {
-    const char c = at_ < text_.size() ? text_[at_] : '\0';
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : -1;
-    if (digit < 0) fail("expected four hexadecimal digits");
-    value = value * 16 + static_cast<std::uint32_t>(digit);
-  }
-  return value;
-}
-
 void JsonCursor::escape(std::string& out) {
-  if (at_ >= text_.size()) fail("expected the end of a string");
-  const char c = text_[at_++];
-  static constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
-  if (const auto i = kFrom.find(c); i != std::string_view::npos) {
-    out.push_back(kTo[i]);
-  } else if (c == 'u') {
-    std::uint32_t code = hex4();
-    if (code >= 0xD800 && code < 0xDC00 && text_.substr(at_, 2) == "\\u") {
-      at_ += 2;
-      const std::uint32_t low = hex4();
-      if (low < 0xDC00 || low > 0xDFFF) fail("half a surrogate pair");
-      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-    } else if (code >= 0xD800 && code <= 0xDFFF) {
+  const text::JsonEscape found = text::read_json_escape(text_, at_);
+  at_ = std::min(found.end, text_.size());
+  switch (found.kind) {
+    case text::JsonEscape::Kind::Character:
+      return text::append_utf8(out, found.code);
+    case text::JsonEscape::Kind::LoneSurrogate:
       fail("half a surrogate pair");
-    }
-    append_utf8(out, code);
-  } else {
-    fail("unknown escape");
+    case text::JsonEscape::Kind::BadDigits:
+      fail("expected four hexadecimal digits");
+    case text::JsonEscape::Kind::Unknown:
+      fail(found.end >= text_.size() ? "expected the end of a string" : "unknown escape");
   }
 }
 
@@ -123,8 +80,10 @@ std::string JsonCursor::string() {
     if (at_ >= text_.size()) fail("expected the end of a string");
     const char c = text_[at_];
     if (c != '"' && c != '\\') fail("control character in a string");
-    ++at_;
-    if (c == '"') return out;
+    if (c == '"') {
+      ++at_;
+      return out;
+    }
     escape(out);
   }
 }

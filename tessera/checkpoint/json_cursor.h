@@ -63,8 +63,8 @@ class JsonCursor {
   void skip_space();
   bool accept(char c);
   void expect(char c, const char* what);
+  /// Reads the escape at the position.
   void escape(std::string& out);
-  std::uint32_t hex4();
 
   std::string_view text_;
   std::size_t at_ = 0;

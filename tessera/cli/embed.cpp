@@ -127,7 +127,7 @@ std::string lowered(const std::string& text) {
     text::tokenizers::append_lower(characters, c);
   std::string out;
   for (const char32_t c : characters)
-    text::tokenizers::append_utf8(out, c);
+    text::append_utf8(out, c);
   return out;
 }
 

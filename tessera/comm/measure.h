@@ -12,7 +12,7 @@
 namespace tessera::comm {
 
 /// The speed of one operation for one vector size: the input of a reduce-scatter, the output of an
-/// all-gather, the message of a send, what the rank with most receives of unequal parts.
+/// all-gather, the message of a send, and of unequal parts what the rank with most receives.
 struct CollectiveSpeed {
   std::string operation;  ///< "all-reduce"
   std::size_t bytes = 0;

@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/utf8.h"
 #include "tessera/config/json.h"
 
 namespace tessera::json {
@@ -35,32 +36,6 @@ bool is_blank(char c) {
 }
 bool ends_line(char c) {
   return c == '\n' || c == '\r';
-}
-
-int hex_value(char c) {
-  if (is_digit(c)) return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-void append_utf8(std::string& out, unsigned code) {
-  const auto byte = [&](unsigned value) { out += static_cast<char>(value); };
-  if (code < 0x80) {
-    byte(code);
-  } else if (code < 0x800) {
-    byte(0xC0 | (code >> 6));
-    byte(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    byte(0xE0 | (code >> 12));
-    byte(0x80 | ((code >> 6) & 0x3F));
-    byte(0x80 | (code & 0x3F));
-  } else {
-    byte(0xF0 | (code >> 18));
-    byte(0x80 | ((code >> 12) & 0x3F));
-    byte(0x80 | ((code >> 6) & 0x3F));
-    byte(0x80 | (code & 0x3F));
-  }
 }
 
 }  // namespace
@@ -400,49 +375,27 @@ class Parser {
   }
 
   void append_escape(std::string& out) {
-    constexpr std::string_view kLetters = "\"\\/bfnrt", kMeans = "\"\\/\b\f\n\r\t";
     const char c = at_ + 1 < text_.size() ? text_[at_ + 1] : '\0';
-    if (c == 'u') return append_unicode(out);
     if (c == '\'' && options_.relaxed) {
       out += c;
       at_ += 2;
       return;
     }
-    const std::size_t which = c == '\0' ? std::string_view::npos : kLetters.find(c);
-    if (which == std::string_view::npos) {
-      fail(at_,
-           "unknown escape \\" + std::string(c == '\0' ? 0 : 1, c),
-           "write \\\\ for a backslash");
+    const text::JsonEscape found = text::read_json_escape(text_, at_);
+    switch (found.kind) {
+      case text::JsonEscape::Kind::Character:
+        break;
+      case text::JsonEscape::Kind::LoneSurrogate:
+        fail(at_, "half of a surrogate pair", "write both halves");
+      case text::JsonEscape::Kind::BadDigits:
+        fail(at_, "\\u needs four hexadecimal digits", "write a backslash as \\\\");
+      case text::JsonEscape::Kind::Unknown:
+        fail(at_,
+             "unknown escape \\" + std::string(c == '\0' ? 0 : 1, c),
+             "write \\\\ for a backslash");
     }
-    out += kMeans[which];
-    at_ += 2;
-  }
-
-  void append_unicode(std::string& out) {
-    const std::size_t begin = at_;
-    unsigned code = four_digits(begin);
-    if (code >= 0xD800 && code < 0xDC00) {
-      const bool pair = at_ + 1 < text_.size() && text_[at_] == '\\' && text_[at_ + 1] == 'u';
-      const unsigned low = pair ? four_digits(begin) : 0;
-      if (low < 0xDC00 || low > 0xDFFF)
-        fail(begin, "half of a surrogate pair", "write both halves");
-      code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-    } else if (code >= 0xDC00 && code < 0xE000) {
-      fail(begin, "half of a surrogate pair", "write both halves");
-    }
-    append_utf8(out, code);
-  }
-
-  // Reads \uXXXX at the current position; errors are reported at `begin`.
-  unsigned four_digits(std::size_t begin) {
-    unsigned code = 0;
-    for (std::size_t i = at_ + 2; i < at_ + 6; ++i) {
-      const int digit = i < text_.size() ? hex_value(text_[i]) : -1;
-      if (digit < 0) fail(begin, "\\u needs four hexadecimal digits", "write a backslash as \\\\");
-      code = code * 16 + static_cast<unsigned>(digit);
-    }
-    at_ += 6;
-    return code;
+    text::append_utf8(out, found.code);
+    at_ = found.end;
   }
 
   // ---- containers ----

@@ -4,35 +4,18 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/base/utf8.h"
 
 namespace tessera::data {
 namespace {
 
 constexpr std::size_t kDeepest = 200;
-
-void append_utf8(char32_t c, std::string& out) {
-  const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0 | c >> 6);
-    put(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    put(0xE0 | c >> 12);
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
-  } else {
-    put(0xF0 | c >> 18);
-    put(0x80 | (c >> 12 & 0x3F));
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
-  }
-}
 
 /// Parses from left to right; every method returns false after an error, which problem_ describes.
 class LineReader {
@@ -241,56 +224,30 @@ class LineReader {
     }
   }
   bool escape(std::string* out) {
-    const std::size_t begin = at_++;
-    const char c = at_ < line_.size() ? line_[at_++] : '\0';
-    constexpr std::string_view kNames = "\"\\/bfnrt", kValues = "\"\\/\b\f\n\r\t";
-    const std::size_t simple = kNames.find(c);
-    if (c != '\0' && simple != std::string_view::npos) {
-      if (out != nullptr) out->push_back(kValues[simple]);
-      return true;
+    const text::JsonEscape found = text::read_json_escape(line_, at_);
+    const std::size_t begin = std::exchange(at_, std::min(found.end, line_.size()));
+    switch (found.kind) {
+      case text::JsonEscape::Kind::Unknown:
+        return wrong(begin, "not valid JSON: unknown escape");
+      case text::JsonEscape::Kind::BadDigits:
+        return expected("four hexadecimal digits");
+      case text::JsonEscape::Kind::LoneSurrogate:
+        return lone(begin, found.code, out);
+      case text::JsonEscape::Kind::Character:
+        if (out != nullptr) text::append_utf8(*out, found.code);
+        return true;
     }
-    if (c != 'u') return wrong(begin, "not valid JSON: unknown escape");
-    char32_t code = 0;
-    if (!hex(code)) return false;
-    if (code >= 0xD800 && code <= 0xDBFF && line_.substr(at_, 2) == "\\u")
-      return pair(begin, code, out);
-    return unit(begin, code, out);
+    return true;
   }
-  // Parses a high surrogate and the escape after it.
-  bool pair(std::size_t begin, char32_t high, std::string* out) {
-    const std::size_t back = at_;
-    at_ += 2;
-    char32_t low = 0;
-    if (!hex(low)) return false;
-    if (low >= 0xDC00 && low <= 0xDFFF) {
-      if (out != nullptr) append_utf8(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00), *out);
-      return true;
-    }
-    at_ = back;  // the second escape is not part of a pair
-    return unit(begin, high, out);
-  }
-  bool unit(std::size_t begin, char32_t code, std::string* out) {
-    const bool lone = code >= 0xD800 && code <= 0xDFFF;
-    if (lone && !replace_) {
+  bool lone(std::size_t begin, char32_t code, std::string* out) {
+    if (!replace_) {
       return wrong(begin,
                    fmt::format("lone surrogate \\u{:04x}, which is no character",
                                static_cast<unsigned>(code)),
                    "set data.invalid_utf8 to \"replace\" to read it as U+FFFD");
     }
-    if (lone && out == &out_) ++replaced_;
-    if (out != nullptr) append_utf8(lone ? 0xFFFD : code, *out);
-    return true;
-  }
-  bool hex(char32_t& code) {
-    for (int i = 0; i < 4; ++i, ++at_) {
-      const char c = at_ < line_.size() ? line_[at_] : '\0';
-      const int digit = c >= '0' && c <= '9'   ? c - '0'
-                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                               : -1;
-      if (digit < 0) return expected("four hexadecimal digits");
-      code = code << 4 | static_cast<char32_t>(digit);
-    }
+    if (out == &out_) ++replaced_;
+    if (out != nullptr) text::append_utf8(*out, 0xFFFD);
     return true;
   }
 

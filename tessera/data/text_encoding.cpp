@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/utf8.h"
 #include "tessera/data/records.h"
 
 namespace tessera::data {
@@ -33,27 +34,6 @@ class Units {
   bool big_;
 };
 
-void append_code(std::uint32_t code, std::string& out) {
-  const auto tail = [&](unsigned shift) {
-    out += static_cast<char>(0x80U | ((code >> shift) & 0x3FU));
-  };
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xC0U | code >> 6);
-    tail(0);
-  } else if (code < 0x10000) {
-    out += static_cast<char>(0xE0U | code >> 12);
-    tail(6);
-    tail(0);
-  } else {
-    out += static_cast<char>(0xF0U | code >> 18);
-    tail(12);
-    tail(6);
-    tail(0);
-  }
-}
-
 std::string from_utf16(std::string_view bytes, bool big, const std::string& name) {
   const auto refuse = [&](std::size_t unit) {
     throw Error(Error::Kind::Data,
@@ -68,7 +48,7 @@ std::string from_utf16(std::string_view bytes, bool big, const std::string& name
     const bool high = unit >= 0xD800 && unit < 0xDC00, low = unit >= 0xDC00 && unit < 0xE000;
     const std::uint32_t next = high && i + 1 < units.size() ? units.at(i + 1) : 0;
     if (low || (high && (next < 0xDC00 || next >= 0xE000))) refuse(i);
-    append_code(high ? 0x10000 + ((unit - 0xD800) << 10) + (next - 0xDC00) : unit, out);
+    text::append_utf8(out, high ? 0x10000 + ((unit - 0xD800) << 10) + (next - 0xDC00) : unit);
     i += high ? 1 : 0;
   }
   if (bytes.size() % 2 != 0) refuse(units.size());

@@ -208,6 +208,8 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
     beam.made.decode_s = now_s() - start;
     out.push_back(std::move(beam));
   }
+  // The rules removed every token before a text was finished: what is left is the prompt alone.
+  if (out.empty()) out.push_back({.made = {}, .score = kNone});
   return out;
 }
 

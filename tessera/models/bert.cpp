@@ -9,6 +9,7 @@
 
 #include "tessera/models/encoder.h"
 #include "tessera/models/family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/hf_config.h"
 #include "tessera/models/megatron_names.h"
 #include "tessera/models/modelcenter_names.h"
@@ -175,6 +176,35 @@ TESSERA_MODULE_ORDER("bert",
                                   "cls.predictions.transform.LayerNorm",
                                   "cls.seq_relationship",
                                   "classifier"}});
+
+TESSERA_GGUF_NAMES(
+    "bert",
+    {.architecture = "BertModel",
+     .model_type = "bert",
+     .keys = {{"block_count", "num_hidden_layers"},
+              {"context_length", "max_position_embeddings"},
+              {"embedding_length", "hidden_size"},
+              {"feed_forward_length", "intermediate_size"},
+              {"attention.head_count", "num_attention_heads"},
+              {"attention.layer_norm_epsilon", "layer_norm_eps", true}},
+     .implied = {{"hidden_act", json::Value::string("gelu")}},
+     .modules = {{"token_embd", "bert.embeddings.word_embeddings"},
+                 {"position_embd", "bert.embeddings.position_embeddings"},
+                 {"token_types", "bert.embeddings.token_type_embeddings"},
+                 {"token_embd_norm", "bert.embeddings.LayerNorm"},
+                 {"blk.*.attn_q", "bert.encoder.layer.*.attention.self.query"},
+                 {"blk.*.attn_k", "bert.encoder.layer.*.attention.self.key"},
+                 {"blk.*.attn_v", "bert.encoder.layer.*.attention.self.value"},
+                 {"blk.*.attn_output", "bert.encoder.layer.*.attention.output.dense"},
+                 {"blk.*.attn_output_norm", "bert.encoder.layer.*.attention.output.LayerNorm"},
+                 {"blk.*.ffn_up", "bert.encoder.layer.*.intermediate.dense"},
+                 {"blk.*.ffn_down", "bert.encoder.layer.*.output.dense"},
+                 {"blk.*.layer_output_norm", "bert.encoder.layer.*.output.LayerNorm"}},
+     .tie = "",
+     .fixed_flags = {{"attention.causal", false}},
+     .rows = {{"token_types.weight", "type_vocab_size", "tokenizer.ggml.token_type_count"}},
+     // How the vectors of a text's tokens become one vector.
+     .unread = {"pooling_type"}});
 
 TESSERA_MODELCENTER("bert",
                     {.class_name = "Bert",

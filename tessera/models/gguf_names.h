@@ -44,8 +44,9 @@ struct GgufNames {
   /// Modules of the file whose rows are ordered for rotary positions on neighbouring channels,
   /// while Hugging Face rotates the halves of a head; each with the key of its number of heads.
   std::vector<std::pair<std::string, std::string>> rotated;
-  bool rotary = false;         ///< the model has rotary positions
-  std::string tie = "output";  ///< module of the head, absent if the head is the token table
+  bool rotary = false;  ///< the model has rotary positions
+  /// Module of the head, absent if the head is the token table; empty: files have no head.
+  std::string tie = "output";
   /// Modules of the file whose vectors equal Hugging Face's plus 1.
   std::vector<std::string> raised = {};
   /// Modules of the file whose rows are [query | key | value][head][channel], while Hugging Face's
@@ -55,6 +56,15 @@ struct GgufNames {
   std::string rotary_share = {};
   /// Flags of the file and their keys in config.json.
   std::vector<std::pair<std::string, std::string>> switches = {};
+  /// Flags of the file that have one value in this architecture.
+  std::vector<std::pair<std::string, bool>> fixed_flags = {};
+  /// A table whose number of rows is a key of config.json, and the file's whole key for it.
+  struct Rows {
+    std::string tensor, config, gguf;
+  };
+  std::vector<Rows> rows = {};
+  /// Keys that do not change the outputs of the layers.
+  std::vector<std::string> unread = {};
   /// As `implied`, for values that depend on other keys of config.json.
   Values (*derived)(const json::Value& config) = nullptr;
   /// The architecture name in files, if the family is stored as another family, as which the files

@@ -23,6 +23,8 @@ std::vector<Unit> cut_units(std::size_t group,
   };
   for (const UnitParam& param : params) {
     const std::int64_t end = param.begin + chunks_of(param.numel) * kChunk;
+    while (param.begin - begin > step)
+      end_unit(begin + step);  // a gap
     if (param.whole) {
       if (end - begin > step) end_unit(param.begin);
       if (end - begin > step) end_unit(end);

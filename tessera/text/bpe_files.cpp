@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/utf8.h"
 #include "tessera/text/bpe.h"
 #include "tessera/text/small_file.h"
 #include "tessera/text/unicode_class.h"
@@ -113,14 +114,8 @@ BpeModel model_of(const Vocabulary& vocabulary, const std::string& path) {
 void require_all_bytes(const Vocabulary& vocabulary, const std::string& path) {
   const auto characters = printable_bytes();
   for (std::size_t b = 0; b < characters.size(); ++b) {
-    const char32_t c = characters[b];
     std::string token;
-    if (c < 0x80) {
-      token.push_back(static_cast<char>(c));
-    } else {
-      token.push_back(static_cast<char>(0xC0U | c >> 6));
-      token.push_back(static_cast<char>(0x80U | (c & 0x3FU)));
-    }
+    append_utf8(token, characters[b]);
     if (!vocabulary.count(token))
       refuse(path, fmt::format("has no token for byte 0x{:02X} (\"{}\")", b, token));
   }

@@ -289,5 +289,25 @@ TEST_F(Samples, BeamsEndBeforeStopStrings) {
   });
 }
 
+// transformers 5.24: generate() returns the prompt alone, with the score of an unused beam.
+TEST_F(Samples, BeamsOfWhichTheRulesRemoveEveryTokenAreTheEmptyText) {
+  with_generator([&](engine::Generator& generator) {
+    for (std::int32_t id = 0; id < 256; ++id)
+      options_.rules.bad_words.push_back({id});
+    options_.ignore_eos = true;
+    options_.max_new_tokens = 6;
+
+    for (const int width : {1, 3}) {
+      options_.beams = width;
+      const auto texts = generator.run_beams(kPrompt, options_, width);
+
+      ASSERT_EQ(texts.size(), 1U) << width;
+      EXPECT_TRUE(texts.front().made.tokens.empty()) << width;
+      EXPECT_FALSE(texts.front().made.ended) << width;
+      EXPECT_EQ(texts.front().score, -1e9) << width;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test

@@ -91,7 +91,7 @@ TEST_P(Tiers, ReadWhatWasWrittenLastWhileTransfersAreUnderWay) {
       readings.push_back(
           {std::move(memory), ticket, Bytes(from, from + static_cast<std::ptrdiff_t>(size))});
     }
-    if (below(5) > 0) continue;
+    if (below(5) > 0 && i < 199) continue;  // memory belongs to the tier until it is waited for
     for (const Reading& reading : readings) {
       file_->wait(reading.ticket);
       ASSERT_TRUE(std::ranges::equal(reading.memory.bytes(), reading.wanted)) << "transfer " << i;

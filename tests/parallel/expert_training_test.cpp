@@ -2,6 +2,11 @@
 // labels: fast
 // A training with experts on several ranks, compared with the same training on one rank and with
 // all experts on every rank.
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -112,6 +117,105 @@ TEST(ExpertTraining, GoesOnFromASaveOfAnyDivision) {
                          .from = &saved};
       EXPECT_EQ(train(how, 2, 2).tensors, whole.tensors) << optimizer << ", " << text(how);
     }
+  }
+}
+
+/// Matrices with known gradients, as one stacked parameter or as a parameter each.
+class Matrices final : public nn::Objective {
+ public:
+  static constexpr std::int64_t kRows = 30, kColumns = 50, kNumel = kRows * kColumns;
+  explicit Matrices(bool stacked) : stacked_(stacked) {}
+  void declare(nn::Params& params) override {
+    using enum LogicalAxis;
+    if (stacked_) {
+      params_ = {params.add(
+          "matrices", {toy::kE, kRows, kColumns}, {Expert, Ffn, Embed}, Init::normal(1.0))};
+      return;
+    }
+    for (std::int64_t e = 0; e < toy::kE; ++e) {
+      params_.push_back(params.add(
+          "matrix" + std::to_string(e), {kRows, kColumns}, {Ffn, Embed}, Init::normal(1.0)));
+    }
+  }
+  nn::Outcome forward(nn::Flow, const nn::Batch& batch, nn::StepContext&) override {
+    const auto sample = static_cast<double>(batch.sample_ids.front());
+    const at::Tensor places = at::arange(toy::kE * kNumel, at::kDouble) * (0.3 + sample);
+    const at::Tensor wanted = at::sin(places).to(at::kFloat).view({toy::kE, kRows, kColumns});
+    at::Tensor sum = at::zeros({}, at::kFloat);
+    for (std::size_t i = 0; i < params_.size(); ++i) {
+      const at::Tensor gradient = stacked_ ? wanted : wanted[static_cast<std::int64_t>(i)];
+      sum = sum + (params_[i]->tensor() * gradient).sum();
+    }
+    return {.terms = {{.name = "loss", .sum = sum}}};
+  }
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch&) const override { return {1.0}; }
+
+ private:
+  bool stacked_;
+  std::vector<Param*> params_;
+};
+
+/// The matrices and their states after two updates, matrix after matrix, by the name of the state.
+std::map<std::string, std::vector<float>> updated(bool stacked,
+                                                  const std::string& optimizer,
+                                                  int ranks) {
+  Result result;
+  std::map<std::string, std::vector<int>> writers;
+  std::mutex mutex;
+  comm::run_threads(ranks, [&](comm::World& world) {
+    config::Problems problems;
+    config::Origins origins;
+    const auto rule = optim::rule_factory(optimizer)(json::Value(), problems, origins);
+    nn::Model blocks;
+    blocks.blocks.push_back({"all", [=] { return std::make_unique<Matrices>(stacked); }});
+    const int stage = ranks > 1 ? 2 : 0;
+    ModelInstance model(
+        blocks, {.residency = stage > 0 ? Residency::Whole : Residency::Replicated}, world);
+    ShardedOptimizer updates(world, model, *rule, stage, {});
+    updates.fill([&](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+      const std::int64_t matrix = stacked ? 0 : info.name.back() - '0';
+      for (std::int64_t i = begin + matrix * Matrices::kNumel; i < end + matrix * Matrices::kNumel;
+           ++i)
+        *out++ = static_cast<float>(std::cos(0.1 * static_cast<double>(i)));
+    });
+    GradientReduction gradients(world, model, {.stage = stage});
+    Executor executor(model, {&gradients});
+    for (std::int64_t step = 0; step < 2; ++step) {
+      StepInput input{.step = step, .seed = 1};
+      input.load = [&](int) {
+        nn::Batch batch;
+        batch.sample_ids = {step};
+        return batch;
+      };
+      input.global_denominators = [](const auto&) { return std::vector<double>{1.0}; };
+      updates.wait_weights();
+      executor.train(accumulation_schedule(1), input);
+      gradients.finish();
+      updates.update(gradients, {.lr = 0.01, .step = step + 1});
+    }
+    updates.wait_weights();
+    {
+      const auto pieces = updates.pieces(/*for_save=*/true);
+      const std::scoped_lock lock(mutex);
+      for (const checkpoint::PieceBytes& piece : pieces)
+        toy::keep(piece, result, writers);
+    }
+    updates.release_pieces();
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
+  });
+  std::map<std::string, std::vector<float>> out;
+  for (const auto& [name, values] : result.tensors) {
+    std::vector<float>& all = out[name.substr(0, name.find("all."))];
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return out;
+}
+
+TEST(StackedParameters, AreUpdatedLikeAParameterForEachMatrix) {
+  for (const std::string optimizer : {"AdamW", "LAMB", "LARS", "Muon", "Adafactor"}) {
+    for (const int ranks : {1, 3})
+      EXPECT_EQ(updated(true, optimizer, ranks), updated(false, optimizer, ranks))
+          << optimizer << " on " << ranks << " ranks";
   }
 }
 

@@ -153,6 +153,19 @@ class Model {
     }
     for (const auto& [name, value] : names_.implied)
       config[name] = value;
+    for (const auto& [name, only] : names_.fixed_flags) {
+      known_.insert(key(name));
+      if (file_->flag(key(name)).value_or(only) != only)
+        unsupported(fmt::format("{} is {}", key(name), !only));
+    }
+    for (const models::GgufNames::Rows& rows : names_.rows) {
+      const GgufTensor* const table = file_->tensor(rows.tensor);
+      if (table == nullptr || table->shape.size() != 2)
+        file_->refuse(fmt::format("has no table {}", rows.tensor));
+      config[rows.config] = json::Value::integer(table->shape[0]);
+    }
+    for (const std::string& name : names_.unread)
+      known_.insert(key(name));
     for (const auto& [tensor, flag] : names_.flags)
       config[flag] = json::Value::boolean(file_->tensor(tensor) != nullptr);
     const GgufTensor* table = file_->tensor("token_embd.weight");
@@ -294,6 +307,7 @@ class Model {
 
   /// If the head is the token table, because it is absent or identical, it becomes an alias.
   void tie_head() {
+    if (names_.tie.empty()) return;
     const std::string head = names_.tie + ".weight";
     const GgufTensor* table = file_->tensor("token_embd.weight");
     const GgufTensor* own = file_->tensor(head);

@@ -182,6 +182,10 @@ class Exporter {
   void word_pieces() {
     if (text_at(model_, "continuing_subword_prefix") != "##")
       unsupported("its pieces of words do not begin with ##");
+    // Programs that read the file lower all letters of this kind of tokenizer.
+    const Value* const normalizer = member(tokenizer_, "normalizer");
+    if (normalizer == nullptr || !flag_at(*normalizer, "lowercase"))
+      unsupported("it keeps upper-case letters apart");
     out_.tokenizer = "bert";
     for (std::size_t id = 0; id < out_.tokens.size(); ++id) {
       if (out_.types[id] != static_cast<std::int32_t>(TokenKind::Normal)) continue;

@@ -204,7 +204,10 @@ class Planner {
   void add_tensor(const StreamedTensor& tensor) {
     if (is_stored_buffer(tensor.name)) return;
     if (map_->is_buffer != nullptr && map_->is_buffer(tensor.name)) return;
-    if (map_->may_be_unused != nullptr && map_->may_be_unused(known_as(tensor.name))) return;
+    if (map_->may_be_unused != nullptr && map_->may_be_unused(known_as(tensor.name))) {
+      if (names_->tie.empty()) tell_of_head(tensor.name);
+      return;
+    }
     const std::string name = name_of(tensor);
     const json::Value* tied = config_.find("tie_word_embeddings");
     if (name == names_->tie + ".weight" && tied != nullptr && tied->is_bool() && tied->as_bool())
@@ -243,6 +246,11 @@ class Planner {
     plan_.tensors.push_back({name, GgmlType::F32, std::move(data)});
   }
 
+  static void tell_of_head(const std::string& name) {
+    log::warn_once(fmt::format(
+        "GGUF files of this architecture hold a model without its heads: {} is left out", name));
+  }
+
   void add_general(GgmlType type) {
     keys_.add("general.architecture", architecture_);
     keys_.add("general.type", "model");
@@ -271,6 +279,12 @@ class Planner {
     for (const auto& [name, flag] : names_->switches) {
       if (const json::Value* said = config_.find(flag); said != nullptr && said->is_bool())
         keys_.flag(key(name), said->as_bool());
+    }
+    for (const auto& [name, only] : names_->fixed_flags)
+      keys_.flag(key(name), only);
+    for (const models::GgufNames::Rows& rows : names_->rows) {
+      const auto table = find(rows.tensor);
+      if (table != plan_.tensors.end()) keys_.count(rows.gguf, table->data.shape.front());
     }
     for (const auto& entry : names_->keys) {
       const json::Value* value = config_.find(entry.config);

@@ -25,7 +25,8 @@ constexpr auto kFalls =
                                               {DecayShape::Cosine, "cosine"},
                                               {DecayShape::SquareRoot, "1-sqrt"}});
 
-const ScheduleParam kWarmup{"num_warmup_steps", &Given::warmup, 0, {.unit = "steps", .min = 0}};
+const ScheduleParam kWarmupSteps{
+    "num_warmup_steps", &Given::warmup, 0, {.unit = "steps", .min = 0}};
 const ScheduleParam kTotal{"num_training_steps", &Given::total, 0, {.unit = "steps", .min = 1}};
 /// The library passes the length of the training to every schedule; these have no end.
 const ScheduleParam kUnusedTotal{"num_training_steps", &Given::unused, 0, {.unit = "steps"}};
@@ -166,17 +167,20 @@ double stable_fall(const Given& v, std::int64_t t) {
 
 const bool kHuggingFaceSchedules = optim::add_schedules({
     {.type = "constant_with_warmup",
-     .params = {kWarmup, kUnusedTotal},
+     .params = {kWarmupSteps, kUnusedTotal},
      .rise = from_zero,
      .fall = [](const Given& v, std::int64_t) { return v.base; }},
-    {.type = "linear", .params = {kWarmup, kTotal}, .rise = from_zero, .fall = linear},
-    {.type = "cosine", .params = {kWarmup, kTotal, kCycles}, .rise = from_zero, .fall = cosine},
+    {.type = "linear", .params = {kWarmupSteps, kTotal}, .rise = from_zero, .fall = linear},
+    {.type = "cosine",
+     .params = {kWarmupSteps, kTotal, kCycles},
+     .rise = from_zero,
+     .fall = cosine},
     {.type = "cosine_with_restarts",
-     .params = {kWarmup, kTotal, {"num_cycles", &Given::waves, 1, {.min = 1}}},
+     .params = {kWarmupSteps, kTotal, {"num_cycles", &Given::waves, 1, {.min = 1}}},
      .rise = from_zero,
      .fall = cosine_with_restarts},
     {.type = "polynomial",
-     .params = {kWarmup,
+     .params = {kWarmupSteps,
                 kTotal,
                 {"lr_end", &Given::low, 1e-7, {.min = 0}},
                 {"power", &Given::power, 1.0, {.min = 0}}},
@@ -184,18 +188,18 @@ const bool kHuggingFaceSchedules = optim::add_schedules({
      .fall = polynomial,
      .check = check_polynomial},
     {.type = "inverse_sqrt",
-     .params = {kWarmup,
+     .params = {kWarmupSteps,
                 kUnusedTotal,
                 {"timescale", &Given::length, 0, {.unit = "steps", .min = 1}}},
      .rise = from_zero,
      .fall = inverse_sqrt},
     {.type = "cosine_with_min_lr",
-     .params = {kWarmup, kTotal, kCycles, kLowest, kLowestShare},
+     .params = {kWarmupSteps, kTotal, kCycles, kLowest, kLowestShare},
      .rise = from_zero,
      .fall = cosine_with_min_lr,
      .check = find_lowest},
     {.type = "cosine_warmup_with_min_lr",
-     .params = {kWarmup,
+     .params = {kWarmupSteps,
                 kTotal,
                 kCycles,
                 kLowest,
@@ -205,7 +209,7 @@ const bool kHuggingFaceSchedules = optim::add_schedules({
      .fall = fall_ahead,
      .check = find_lowest},
     {.type = "warmup_stable_decay",
-     .params = {kWarmup,
+     .params = {kWarmupSteps,
                 {"num_decay_steps",
                  &Given::size,
                  0,

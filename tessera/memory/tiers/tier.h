@@ -26,7 +26,7 @@ struct Ticket {
 /// only on the rank's own thread; the tier itself may have others.
 class TierFile {
  public:
-  virtual ~TierFile() = default;
+  virtual ~TierFile() = default;  ///< waits for transfers that use the caller's memory
   [[nodiscard]] virtual std::int64_t size() const = 0;
   /// Starts to read into `to`, which belongs to the tier until wait(). Never blocks.
   virtual Ticket read(std::int64_t at, std::span<std::byte> to) = 0;

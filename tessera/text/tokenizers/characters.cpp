@@ -40,24 +40,6 @@ std::size_t invalid_length(std::string_view rest) {
 
 }  // namespace
 
-void append_utf8(std::string& out, char32_t c) {
-  if (c < 0x80) {
-    out.push_back(static_cast<char>(c));
-    return;
-  }
-  if (c < 0x800) {
-    out.push_back(static_cast<char>(0xC0U | c >> 6));
-  } else if (c < 0x10000) {
-    out.push_back(static_cast<char>(0xE0U | c >> 12));
-    out.push_back(static_cast<char>(0x80U | (c >> 6 & 0x3FU)));
-  } else {
-    out.push_back(static_cast<char>(0xF0U | c >> 18));
-    out.push_back(static_cast<char>(0x80U | (c >> 12 & 0x3FU)));
-    out.push_back(static_cast<char>(0x80U | (c >> 6 & 0x3FU)));
-  }
-  out.push_back(static_cast<char>(0x80U | (c & 0x3FU)));
-}
-
 std::size_t ascii_length(std::string_view text, std::size_t at) {
   constexpr std::uint64_t kHighBits = 0x8080808080808080U;
   std::size_t end = at;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/utf8.h"
 #include "tessera/text/unicode_class.h"
 
 namespace tessera::text::tokenizers {
@@ -18,7 +19,6 @@ inline std::size_t character_length(char lead) {
   if (byte < 0xE0) return 2;
   return byte < 0xF0 ? 3 : 4;
 }
-void append_utf8(std::string& out, char32_t character);
 /// Returns the character at `at` and advances `at` behind it. The text must be valid UTF-8.
 inline char32_t next_character(std::string_view text, std::size_t& at) {
   const auto byte = static_cast<unsigned char>(text[at]);

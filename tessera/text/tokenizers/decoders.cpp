@@ -91,12 +91,7 @@ class ByteFallbackDecoder final : public Decoder {
  private:
   static int byte_in(const std::string& token) {
     if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return -1;
-    const auto digit = [](char c) {
-      if (c >= '0' && c <= '9') return c - '0';
-      if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-      return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    };
-    const int high = digit(token[3]), low = digit(token[4]);
+    const int high = hex_digit(token[3]), low = hex_digit(token[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
   }
 };

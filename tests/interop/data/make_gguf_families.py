@@ -83,8 +83,8 @@ def write(name, rows, config, keys, layouts=(), width=WIDTH):
     keys(writer)
     names = gguf.get_tensor_name_map(arch, LAYERS)
     for k, (theirs, shape) in enumerate(rows):
-        # The converter knows BLOOM's names without their base.
-        ours = names.get_name(theirs.removeprefix("transformer."), try_suffixes=(".weight", ".bias"))
+        # The converter knows the names of BLOOM and BERT without their base.
+        ours = names.get_name(theirs.removeprefix("transformer.").removeprefix("bert."), try_suffixes=(".weight", ".bias"))
         assert ours is not None, theirs
         values = 1000 * k + np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
         for pattern, layout in layouts:
@@ -150,6 +150,32 @@ def bloom(writer):
     writer.add_layer_norm_eps(1e-5)
 
 
+def encoder():
+    """Names and shapes of BERT without heads and pooler, which the converter leaves out."""
+    at = "bert.embeddings."
+    rows = [(at + "word_embeddings.weight", (VOCAB, WIDTH)), (at + "position_embeddings.weight", (CONTEXT, WIDTH)),
+            (at + "token_type_embeddings.weight", (2, WIDTH))]
+    vectors = [at + "LayerNorm"]
+    for i in range(LAYERS):
+        at = f"bert.encoder.layer.{i}."
+        vectors += [at + "attention.output.LayerNorm", at + "output.LayerNorm"]
+        for name, out, width in [*[(f"attention.self.{part}", WIDTH, WIDTH) for part in ["query", "key", "value"]],
+                                 ("attention.output.dense", WIDTH, WIDTH), ("intermediate.dense", HIDDEN, WIDTH),
+                                 ("output.dense", WIDTH, HIDDEN)]:
+            rows += [(at + name + ".weight", (out, width)), (at + name + ".bias", (out,))]
+    for name in vectors:
+        rows += [(name + ".weight", (WIDTH,)), (name + ".bias", (WIDTH,))]
+    return rows
+
+
+def bert(writer):
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.CLS)
+    writer.add_token_type_count(2)
+
+
 PLUS_ONE = [(r"norm\.weight$", lambda x: x + 1)]
 OWN_NORMS = [("self_attn.q_norm", 8), ("self_attn.k_norm", 8)]
 FOUR = [("pre_feedforward_layernorm", WIDTH), ("post_feedforward_layernorm", WIDTH)]
@@ -184,4 +210,8 @@ write("bloom", old_decoder("transformer.", "word_embeddings", "lm_head", "ln_f",
                            ["word_embeddings_layernorm"]),
       {"model_type": "bloom", "n_layer": LAYERS, "hidden_size": WIDTH, "n_head": HEADS, "vocab_size": VOCAB, "seq_length": CONTEXT,
        "layer_norm_epsilon": 1e-5}, bloom, SORTED)
+write("bert", encoder(),
+      {"model_type": "bert", "num_hidden_layers": LAYERS, "hidden_size": WIDTH, "intermediate_size": HIDDEN,
+       "num_attention_heads": HEADS, "vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "type_vocab_size": 2,
+       "layer_norm_eps": 1e-12, "hidden_act": "gelu"}, bert)
 (OUT / "expected.json").write_text(json.dumps(EXPECTED, indent=1) + "\n")

@@ -15,6 +15,7 @@
 #include "tessera/base/files.h"
 #include "tessera/interop/foreign.h"
 #include "tessera/interop/gguf/reader.h"
+#include "tessera/interop/gguf/tokenizer.h"
 #include "tessera/interop/gguf/writer.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
@@ -130,8 +131,9 @@ TEST_F(GgufFamilyFiles, WrittenAgainAreTheModelsThatTheyWere) {
       EXPECT_TRUE(std::ranges::equal(found->data, tensor.data)) << tensor.name;
     }
     for (const auto& [key, value] : theirs.values()) {
-      // The two follow from what else is there.
+      // Two follow from what else is there; no config.json has the pooling of an encoder.
       const bool left_out = key.ends_with("original_context_length") ||
+                            key.ends_with("pooling_type") ||
                             (architecture == "bloom" && key.ends_with("head_count_kv"));
       if (!key.starts_with(architecture + ".") || left_out) continue;
       const GgufValue* found = ours.find(key);
@@ -165,6 +167,7 @@ TEST_F(GgufFamilyFiles, WithOtherSwitchesThanTheArchitecturesAreRefused) {
   EXPECT_THAT(refusal("gptneox", "attention_bias", no), HasSubstr("attention_bias"));
   EXPECT_THAT(refusal("gptneox", "hidden_act", json::Value::string("relu")),
               HasSubstr("hidden_act"));
+  EXPECT_THAT(refusal("bert", "hidden_act", json::Value::string("relu")), HasSubstr("hidden_act"));
 }
 
 // llama.cpp has no separate architecture for Mistral, and no window.
@@ -211,6 +214,32 @@ TEST_F(GgufFamilyFiles, OfATextModelWithinAnotherAreThoseOfTheTextModel) {
   EXPECT_EQ(ours.tensors().size(), theirs.tensors().size());
   EXPECT_TRUE(std::ranges::equal(ours.tensor("blk.1.ffn_up.weight")->data,
                                  theirs.tensor("blk.1.ffn_up.weight")->data));
+}
+
+// Files of this architecture hold the layers alone, and their readers know no other letters.
+TEST_F(GgufFamilyFiles, OfBertLeaveOutHeadsAndRefuseTokenizersWithUpperCase) {
+  const Foreign model = opened("bert");
+  std::vector<checkpoint::StreamedTensor> weights = model.weights;
+  for (const char* head : {"bert.pooler.dense.weight", "cls.predictions.bias"}) {
+    weights.push_back(weights.front());
+    weights.back().name = head;
+  }
+  const auto tokenizer = [](const std::string& lowercase) {
+    return R"({"model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1},
+               "continuing_subword_prefix": "##"},
+               "normalizer": {"type": "BertNormalizer", "lowercase": )" +
+           lowercase + "}}";
+  };
+
+  const GgufFile file(written(weights, model.model_config));
+
+  EXPECT_EQ(file.tensors().size(), model.weights.size());
+  EXPECT_EQ(file.integer("tokenizer.ggml.token_type_count"), 2);
+  EXPECT_NO_THROW((void)gguf_tokenizer_of({{"tokenizer.json", tokenizer("true")}}, 2));
+  EXPECT_THAT(test::error_of([&] {
+                (void)gguf_tokenizer_of({{"tokenizer.json", tokenizer("false")}}, 2);
+              }).text(),
+              HasSubstr("upper-case"));
 }
 
 }  // namespace
