@@ -160,13 +160,13 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
     if (words.generate) options.pack = false;
     tokenizer_folder = std::filesystem::path(plan.data().tokenizer_options.vocab).parent_path();
     if (names.empty()) names = options.validation;
-    if (names.empty() && options.validation_fraction > 0 && words.generate) {
+    if (names.empty() && options.holds_out() && words.generate) {
       throw Error(Error::Kind::Config,
                   "--generate needs data of its own: the run held out a part of data.train, whose "
                   "samples may hold several texts",
                   "specify it with --data");
     }
-    if (names.empty() && options.validation_fraction > 0) {
+    if (names.empty() && options.holds_out()) {
       out.dataset = tail_of_run(plan);
       return out;
     }

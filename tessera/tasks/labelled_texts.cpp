@@ -273,22 +273,27 @@ LabelledTexts::Sample LabelledTexts::sample_of(const data::Record& record,
   return sample;
 }
 
-bool LabelledTexts::move_held_out(std::int64_t count, std::uint64_t seed) {
+LabelsOfSamples LabelledTexts::strata() const {
   TESSERA_ASSERT(!order_);
-  if (options_.kind != LabelKind::Class || !options_.labelled) return false;
-  std::vector<std::int64_t> labels;
-  for (const Sample& one : samples_)
-    labels.push_back(one.label);
-  if (std::ranges::adjacent_find(labels, std::not_equal_to()) == labels.end()) return false;
-  std::vector<bool> held(samples_.size());
-  for (const std::int64_t index : stratified_samples(labels, count, seed))
-    held[static_cast<std::size_t>(index)] = true;
-  std::vector<Sample> kept, end;
-  for (std::size_t i = 0; i < samples_.size(); ++i)
-    (held[i] ? end : kept).push_back(std::move(samples_[i]));
-  samples_ = std::move(kept);
-  std::ranges::move(end, std::back_inserter(samples_));
-  return true;
+  LabelsOfSamples out;
+  if (options_.kind == LabelKind::Numbers || !options_.labelled) return out;
+  for (const Sample& one : samples_) {
+    std::vector<std::int64_t>& labels = out.emplace_back();
+    if (options_.kind == LabelKind::Class) labels.push_back(one.label);
+    for (std::size_t c = 0; c < one.numbers.size(); ++c)
+      if (one.numbers[c] > 0) labels.push_back(static_cast<std::int64_t>(c));
+    std::int64_t first = 0;
+    for (std::size_t h = 0; h < one.classes.size(); ++h) {
+      if (one.classes[h] >= 0) labels.push_back(first + one.classes[h]);
+      first += options_.heads[h].labels.size();
+    }
+  }
+  return out;
+}
+
+void LabelledTexts::reorder(const std::vector<std::int64_t>& order) {
+  TESSERA_ASSERT(!order_);
+  samples_ = reordered(samples_, order);
 }
 
 std::unique_ptr<RecordDataset> LabelledTexts::split_off(std::int64_t count) {

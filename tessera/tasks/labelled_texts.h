@@ -80,8 +80,10 @@ class LabelledTexts final : public RecordDataset {
                   const text::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   /// The part that is split off contains each text once.
-  bool move_held_out(std::int64_t count, std::uint64_t seed) override;
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  /// Classes, with several heads numbered one head after the other; none for numbers.
+  [[nodiscard]] LabelsOfSamples strata() const override;
+  void reorder(const std::vector<std::int64_t>& order) override;
   /// Balances the classes by the options. Before this call each text is a sample.
   void arrange() override;
 

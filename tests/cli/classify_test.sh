@@ -118,6 +118,20 @@ EOF
   echo '{"tokens": ["aaa", "bb", "c"]}' >"$box/new.jsonl"
   "$tessera" predict "$box/tag-2" "$box/new.jsonl" --out "$box/said.jsonl" --quiet || exit 1
   expect "a tag for each word" says '"tags":["A","B","O"]' "$box/said.jsonl"
+  cross_validates
+}
+# Each half of the words is held out once; the second time, both trainings are finished.
+cross_validates() {
+  local time
+  for time in 1 2; do
+    timeout 120 "$tessera" train "$box/tag.json" --folds 2 --set "run.dir=$box/folds" --set data.validation_fraction=0 \
+      --set trainer.max_steps=2 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+    expect "a row of means" grep -Eq '^ *mean +[0-9.]+ +[0-9.]+' "$box/out"
+  done
+  expect "a run for each fold" grep -q '"fold": *2' "$box/folds/fold-2/config.json"
+  expect "the table as a file" grep -q '"sd"' "$box/folds/folds.json"
+  "$tessera" eval "$box/folds/fold-1" --threads 1 >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
+  expect "an evaluation of what a fold held out" says "96 labels" "$box/eval"
 }
 # Texts whose number is half of how often they have an "a".
 learns_numbers() {
