@@ -92,12 +92,19 @@ class Reader {
     file_ = file;
     line_ = -1;
     rows_ = format.rows;
+    const RecordText text{bytes, file};
+    classes_ = class_names_of(
+        file, format.datasets_metadata != nullptr ? format.datasets_metadata(text) : "");
+    for (const auto& [name, source] : options_.map) {
+      if (const auto found = classes_.find(source); found != classes_.end())
+        classes_[name] = found->second;
+    }
     const RecordSink sink = {
         .json = [this](std::string_view text, std::int64_t line) { parse(text, line); },
         .value = [this](json::Value value, std::int64_t line) { take(std::move(value), line); },
         .bad = [this](const Error& error) { bad(error); },
         .blank = [this] { ++counts_.blank; }};
-    format.read({bytes, file}, sink);
+    format.read(text, sink);
   }
   [[nodiscard]] RecordCounts counts() && { return std::move(counts_); }
 
@@ -148,7 +155,7 @@ class Reader {
     line_ = line;
     std::string where = place(line);
     if (in_line_ > 1) where += fmt::format(", element {}", in_line_);
-    Record record{std::move(value), std::move(where), rows_};
+    Record record{std::move(value), std::move(where), rows_, &classes_};
     try {
       if (!record.value.is_object()) {
         record.refuse(
@@ -184,6 +191,7 @@ class Reader {
   const TakeRecord& take_;
   std::string file_;
   bool rows_ = false;
+  ClassNames classes_;
   std::int64_t line_ = -1, in_line_ = 0;  // of the last record, and how many its line has so far
   RecordCounts counts_;
 };

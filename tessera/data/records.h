@@ -11,6 +11,7 @@
 
 #include "tessera/base/registry.h"
 #include "tessera/config/json.h"
+#include "tessera/data/class_names.h"
 
 namespace tessera::data {
 
@@ -20,6 +21,8 @@ struct Record {
   std::string place;  ///< its place, such as "train.jsonl:12"
   /// True for a row of a text table, in which digits in a string look like a number.
   bool row = false;
+  /// The names of classes that the file declares for fields of integers, by the tasks' field names.
+  const ClassNames* classes = nullptr;
 
   /// Throws Error{Data} with the place.
   [[noreturn]] void refuse(const std::string& what, std::string fix) const;
@@ -82,6 +85,9 @@ struct RecordFormat {
   std::vector<std::string> extensions;  ///< such as ".csv"
   bool rows = false;                    ///< its records are rows of a text table
   void (*read)(const RecordText& text, const RecordSink& sink);
+  /// Returns the text that `datasets` keeps in a file (class_names.h); empty: none. Null: its files
+  /// have no place for one.
+  std::string (*datasets_metadata)(const RecordText& text) = nullptr;
 };
 Registry<RecordFormat>& record_formats();
 #define TESSERA_RECORD_FORMAT(name, ...)           \
