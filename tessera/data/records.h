@@ -60,10 +60,10 @@ RecordCounts for_each_record(const std::vector<std::string>& files,
 enum class Split : std::uint8_t { Train, Validation, Test };
 
 /// The files for `names`, in order: files, patterns such as "data/*.jsonl", and folders. A folder
-/// whose files are named by their part (train.csv, dev.csv, test.csv; train-00000.jsonl)
-/// contributes those of `split`; any other folder contributes all its record files in byte order of
-/// names. Throws Error{Data} for something missing, for an unsupported format, and for a folder
-/// without files.
+/// without record files stands for those of its subfolders. Where files, or the subfolders that
+/// they are in, are named by their part (train.csv, dev.csv, test.csv; data/train-00000.parquet;
+/// train/a.jsonl), those of `split` are read; else all, in byte order of paths. Throws Error{Data}
+/// for something missing, for an unsupported format, and for a folder without files.
 std::vector<std::string> record_files(const std::vector<std::string>& names, Split split);
 
 // Formats. To add one, add one file to data/record_formats/ that ends with TESSERA_RECORD_FORMAT.

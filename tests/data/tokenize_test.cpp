@@ -120,17 +120,21 @@ TEST(Tokenize, AcceptsByteOrderMarksAndLinesOfWindows) {
             static_cast<std::int64_t>(fs::file_size(text) + fs::file_size(lines)));
 }
 
-TEST(Tokenize, ReadsAFolderByByteOrderOfNames) {
+TEST(Tokenize, ReadsAFolderAndItsSubfoldersByByteOrderOfPaths) {
   const Folder folder;
   folder.write("in/b.txt", "b");
   folder.write("in/B.txt", "B");
   folder.write("in/a10.txt", "a10");
   folder.write("in/a2.jsonl", R"({"text":"a2"})");
   folder.write("in/readme.md", "no");
-  folder.write("in/sub/c.txt", "no");
+  folder.write("in/a/z.txt", "a/z");
+  folder.write("in/sub/deep/c.txt", "c");
+  folder.write("in/.hidden/d.txt", "no");
+  folder.write("elsewhere/e.txt", "no");
+  fs::create_directory_symlink(folder / "elsewhere", folder / "in/link");
 
   EXPECT_EQ(documents_of(*Result({folder / "in"}, *byte()).file),
-            expected_documents(*byte(), {"B", "a10", "a2", "b"}));
+            expected_documents(*byte(), {"B", "a/z", "a10", "a2", "b", "c"}));
 }
 
 TEST(Tokenize, KeepsTheOrderOfAList) {
