@@ -30,6 +30,7 @@
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/tasks/record_fields.h"
 
 namespace tessera::cli {
 namespace {
@@ -176,16 +177,18 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
                   words.path + (opened.config ? " was trained without validation data"
                                               : " has no validation data of its own"),
                   "specify it with --data");
-  if (!words.map.empty()) options.map = json::parse(words.map, "--map");
   config::Problems problems;
   // For a model that does not belong to a run.
+  std::optional<std::int64_t> exported_length;
   if (task == nullptr) {
-    const tasks::TaskOptions chosen = task_options_for(words, opened.shape.objective);
+    tasks::TaskOptions chosen = task_options_for(words, opened.shape.objective);
+    exported_length = tasks::use_record_fields(opened.source, chosen, options);
     out.task_name = chosen.type;
     task = tasks::make_task(chosen, problems);
     problems.raise();
-    if (chosen.type != "pretrain") length = std::min(length, kLength);
+    if (chosen.type != "pretrain") length = std::min(length, exported_length.value_or(kLength));
   }
+  if (!words.map.empty()) options.map = json::parse(words.map, "--map");
   const data::TokenizeOptions how;
   out.dataset = task->open_held_out({.options = options,
                                      .tokenizer = *opened.tokenizer,
@@ -366,6 +369,8 @@ void print(const EvalFlags& words,
       out["bits_per_byte"] = bytes ? json::Value::number(bits) : json::Value();
     }
     out[counted] = json::Value::integer(report.tokens);
+    out["samples"] = json::Value::integer(report.samples);
+    out["of_samples"] = json::Value::integer(report.of_samples);
     if (report.metrics.size() > 1) {
       out["terms"] = json::Value::object();
       for (const engine::Metric& metric : report.metrics)
@@ -384,13 +389,14 @@ void print(const EvalFlags& words,
     return;
   }
   terminal.line(
-      fmt::format("loss {:.4f}{}{} | {}{} {} | {}",
+      fmt::format("loss {:.4f}{}{} | {}{} {}{} | {}",
                   report.loss,
                   tokens ? fmt::format(" | perplexity {:.3f}", std::exp(report.loss)) : "",
                   engine::metrics_text(report.metrics),
                   bytes ? fmt::format("{:.4f} bits per byte | ", bits) : "",
                   text::with_commas(report.tokens),
                   counted,
+                  engine::part_text(report),
                   source));
   for (const tasks::NamedValue& score : scores)
     terminal.line(fmt::format("  {:<12}{:>9.4f}", score.name, score.value));

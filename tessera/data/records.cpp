@@ -173,6 +173,7 @@ class Reader {
     for (const auto& [name, source] : options_.map) {
       if (name == source) continue;
       const json::Value* const found = find_path(record.value, source);
+      if (found == nullptr && options_.map_may_miss) continue;
       if (found == nullptr) {
         std::vector<std::string> names;
         for (const auto& [member, value] : record.value.members())

@@ -35,7 +35,8 @@ struct RecordOptions {
   /// Maps the tasks' field names to those of the files: {"prompt", "question"}. A nested field is
   /// written with dots: "answer.text".
   std::map<std::string, std::string> map;
-  std::string example;  ///< a record as an example in messages: {"text": "..."}
+  bool map_may_miss = false;  ///< a record may lack fields of `map`, such as labels in prediction
+  std::string example;        ///< a record as an example in messages: {"text": "..."}
 };
 
 /// Counts from reading records.

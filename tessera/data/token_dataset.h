@@ -38,6 +38,7 @@ struct DataOptions {
   std::string invalid_utf8 = "refuse";
   // For tasks that read records.
   json::Value map;              ///< {"prompt": "question"}; null: none
+  bool map_may_miss = false;    ///< not a key: records may lack fields of `map`, such as labels
   std::string format = "auto";  ///< the kind of records
   std::string on_bad_record = "stop";
   std::int64_t streaming = 0;  ///< files whose samples are shuffled together; 0: no streaming

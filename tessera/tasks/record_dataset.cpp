@@ -80,6 +80,7 @@ data::RecordOptions record_options(const data::DataOptions& options, std::string
   data::RecordOptions out{.replace_invalid_utf8 = options.invalid_utf8 == "replace",
                           .skip_bad = options.on_bad_record == "skip",
                           .map = {},
+                          .map_may_miss = options.map_may_miss,
                           .example = std::move(example)};
   if (options.map.is_null()) return out;
   TESSERA_REQUIRE(
