@@ -33,7 +33,8 @@ void add_last(Arguments& arguments, bool* last) {
 }
 
 fs::path model_at(const fs::path& path, bool last, const Common& common) {
-  const interop::ChosenCheckpoint chosen = interop::chosen_checkpoint(hub::model_path(path.string()), last);
+  const interop::ChosenCheckpoint chosen =
+      interop::chosen_checkpoint(hub::model_path(path.string()), last);
   const auto launcher = hosts::detect_launcher();
   const bool first = !launcher || launcher->rank == 0;
   if (!chosen.why.empty() && !common.quiet && first) {
