@@ -155,10 +155,11 @@ std::string patience_text(const tasks::EvalOptions& eval) {
 
 std::string validation_line(const planner::Plan& plan, const TableFacts& facts) {
   if (facts.validation_tokens == 0) return "none";
-  const std::string source =
-      plan.data().options.validation.empty()
-          ? fmt::format("{} of the data, held out", plan.data().options.validation_fraction)
-          : sources_text(plan.data().options.validation);
+  const data::DataOptions& data = plan.data().options;
+  const std::string source = data.folds ? fmt::format("fold {} of {}", data.fold, *data.folds)
+                             : data.validation.empty()
+                                 ? fmt::format("{} of the data, held out", data.validation_fraction)
+                                 : sources_text(data.validation);
   const tasks::EvalOptions& eval = plan.run().eval;
   const std::string when = eval.when().any() ? eval.when().text() : "never read";
   return fmt::format("{}: {} {}, {}{}",
