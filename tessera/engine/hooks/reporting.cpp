@@ -22,7 +22,8 @@ namespace {
 
 /// What a step's batch consists of: images, or `tokens`.
 const char* unit_of(Trainer& trainer, const char* tokens) {
-  return trainer.engine().plan().model().resolved.trunk.output.images ? "images" : tokens;
+  const models::Modality read = trainer.engine().plan().model().resolved.trunk.output.modality;
+  return read == models::Modality::Images ? "images" : tokens;
 }
 
 }  // namespace
