@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/base/files.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -14,12 +15,14 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/process.h"
 #include "tessera/base/text.h"
@@ -154,6 +157,12 @@ std::string owner_here() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   return "host " + std::string(host.data()) + ", process ";
+}
+
+/// Returns the process that an owner's text names; 0 if that is on another host.
+std::int64_t process_of(const std::string& owner) {
+  const std::string here = owner_here();
+  return owner.starts_with(here) ? std::atoll(owner.c_str() + here.size()) : 0;
 }
 
 bool still_at(const Fd& fd, const fs::path& path) {
@@ -362,15 +371,22 @@ std::unique_ptr<Lock> Lock::try_acquire(const fs::path& path, std::string* owner
 }
 
 std::unique_ptr<Lock> Lock::acquire(const fs::path& path,
-                                    void (*waiting)(const std::string& owner),
-                                    const std::function<void()>& poll) {
-  std::string owner;
-  if (auto lock = try_acquire(path, &owner)) return lock;
-  if (waiting != nullptr) waiting(owner);
-  for (;;) {
-    std::this_thread::sleep_for(kLockPoll);
-    if (auto lock = try_acquire(path, nullptr)) return lock;
+                                    const Waiting& waiting,
+                                    const std::function<void()>& poll,
+                                    double told_after_s) {
+  const double begin = now_s();
+  double told_at = begin + told_after_s;
+  for (std::string owner;;) {
+    if (auto lock = try_acquire(path, &owner)) return lock;
+    if (waiting && now_s() >= told_at) {
+      const std::int64_t process = process_of(owner);
+      waiting(process > 0 && process_state(process) == 'T'
+                  ? fmt::format("{}, which a signal has stopped (kill -CONT {})", owner, process)
+                  : owner);
+      told_at = begin + 10.0 * std::max(told_after_s, now_s() - begin);
+    }
     if (poll) poll();
+    std::this_thread::sleep_for(kLockPoll);
   }
 }
 
@@ -384,9 +400,7 @@ std::optional<std::string> Lock::holder(const fs::path& path) {
 }
 
 bool Lock::owner_is_gone(const std::string& owner) {
-  const std::string here = owner_here();
-  if (owner.rfind(here, 0) != 0) return false;
-  const int process = std::atoi(owner.c_str() + here.size());
+  const auto process = static_cast<pid_t>(process_of(owner));
   return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
 }
 

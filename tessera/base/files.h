@@ -92,11 +92,14 @@ class Lock {
  public:
   /// Returns null if the lock is held elsewhere; `owner` then receives the text of the owner.
   static std::unique_ptr<Lock> try_acquire(const fs::path& path, std::string* owner = nullptr);
-  /// Waits for the lock. If it has to wait, calls `waiting` once with the owner's text, and `poll`
-  /// twenty times per second; an exception thrown by `poll` ends the wait.
+  /// Calls for whom a wait is: the owner's text, with a remark if a signal has stopped its process.
+  using Waiting = std::function<void(const std::string& owner)>;
+  /// Waits for the lock. After `told_after_s`, and each time the wait has become ten times as long,
+  /// calls `waiting`; calls `poll` twenty times per second. What they throw ends the wait.
   static std::unique_ptr<Lock> acquire(const fs::path& path,
-                                       void (*waiting)(const std::string& owner) = nullptr,
-                                       const std::function<void()>& poll = {});
+                                       const Waiting& waiting = {},
+                                       const std::function<void()>& poll = {},
+                                       double told_after_s = 3.0);
   /// Returns the owner's text if the lock is held. Does not create the file.
   static std::optional<std::string> holder(const fs::path& path);
   /// Returns whether the text names a process of this host that has ended. Children of that process

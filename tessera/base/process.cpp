@@ -50,6 +50,10 @@ bool is_running(std::int64_t pid) {
   return state != 'Z' && state != 'X';
 }
 
+char process_state(std::int64_t pid) {
+  return status_of(pid).state;
+}
+
 std::int64_t ancestor_without(std::string_view variable, std::int64_t pid) {
   std::int64_t ancestor = status_of(pid).parent;
   while (ancestor > 0 && started_with(variable, ancestor))

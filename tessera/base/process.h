@@ -15,6 +15,10 @@ namespace tessera {
 /// does not run.
 bool is_running(std::int64_t pid);
 
+/// Returns the letter by which the kernel names the state of a process: 'T' if a signal has stopped
+/// it, 'D' if it waits for a device; '?' if there is no such process.
+char process_state(std::int64_t pid);
+
 /// Returns the nearest ancestor of `pid` that was started without `variable` in its environment; 0
 /// if there is none. An ancestor whose environment cannot be read counts as started without it.
 std::int64_t ancestor_without(std::string_view variable, std::int64_t pid);

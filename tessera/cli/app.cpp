@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +26,10 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/version.h"
 #include "tessera/hosts/cluster_launcher.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/interop/foreign_flags.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/launch/refusal.h"
 
 namespace tessera::cli {
 
@@ -173,7 +176,22 @@ int dispatch(const std::vector<std::string>& words) {
   return command.run({words.begin() + 1, words.end()});
 }
 
+/// The job of another launcher of which this process is a rank; nothing if its variables contradict
+/// each other, which is an error of its own.
+std::optional<launch::Launcher> launcher_of_this_rank() {
+  try {
+    return hosts::detect_launcher();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 int tell(const Error& error) {
+  // Every rank of a launcher finds a mistake in the configuration; one tells it.
+  const std::optional<launch::Launcher> launcher = launcher_of_this_rank();
+  std::optional<launch::Refusal> refusal;
+  if (launcher) refusal.emplace(*launcher, error.text());
+  if (refusal && !refusal->is_told_here()) return exit_code(error.kind());
   const bool ours = error.kind() == Error::Kind::Bug;
   print_error(ours ? "bug in tessera: " + error.text() : error.text());
   if (ours) {

@@ -16,18 +16,10 @@ namespace tessera::cli {
 /// not exist.
 std::vector<std::filesystem::path> checkpoints_at(const std::filesystem::path& path);
 
-/// Which checkpoint of a run a command reads.
-struct ChosenCheckpoint {
-  std::filesystem::path path;  ///< the checkpoint, or the given path if it is no run
-  std::string why;             ///< for people, with its folder; empty if there was no choice
-};
-/// Returns the best checkpoint of a run that stopped early; otherwise, or with `last`, the newest.
-ChosenCheckpoint chosen_checkpoint(const std::filesystem::path& path, bool last);
-
 /// Declares --last of a command that reads a model.
 void add_last(Arguments& arguments, bool* last);
-/// Returns the path of chosen_checkpoint() and tells the choice on standard error, on the first
-/// rank of a launcher's job alone, unless `common` is quiet.
+/// Returns the path of interop::chosen_checkpoint() and tells the choice on standard error, on the
+/// first rank of a launcher's job alone, unless `common` is quiet.
 std::filesystem::path model_at(const std::filesystem::path& path, bool last, const Common& common);
 
 }  // namespace tessera::cli

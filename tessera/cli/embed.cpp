@@ -232,7 +232,7 @@ int embed(const std::vector<std::string>& line) {
   prepare_texts(texts, plan);
   std::unique_ptr<engine::OpenModel> model =
       engine::find_model(model_at(plan.folder, words.last, words.common));
-  TESSERA_REQUIRE(!model->shape.trunk.output.images,
+  TESSERA_REQUIRE(model->shape.trunk.output.modality == models::Modality::Text,
                   Unsupported,
                   words.path + " reads images, and tessera embed reads texts",
                   "name a language model");

@@ -30,6 +30,7 @@
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/tasks/record_fields.h"
 
 namespace tessera::cli {
 namespace {
@@ -158,13 +159,13 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
     if (words.generate) options.pack = false;
     tokenizer_folder = std::filesystem::path(plan.data().tokenizer_options.vocab).parent_path();
     if (names.empty()) names = options.validation;
-    if (names.empty() && options.validation_fraction > 0 && words.generate) {
+    if (names.empty() && options.holds_out() && words.generate) {
       throw Error(Error::Kind::Config,
                   "--generate needs data of its own: the run held out a part of data.train, whose "
                   "samples may hold several texts",
                   "specify it with --data");
     }
-    if (names.empty() && options.validation_fraction > 0) {
+    if (names.empty() && options.holds_out()) {
       out.dataset = tail_of_run(plan);
       return out;
     }
@@ -174,18 +175,20 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
                   words.path + (opened.config ? " was trained without validation data"
                                               : " has no validation data of its own"),
                   "specify it with --data");
-  if (!words.map.empty()) options.map = json::parse(words.map, "--map");
   config::Problems problems;
   // For a model that does not belong to a run.
+  std::optional<std::int64_t> exported_length;
   if (task == nullptr) {
-    const tasks::TaskOptions chosen = task_options_for(words, opened.shape.objective);
+    tasks::TaskOptions chosen = task_options_for(words, opened.shape.objective);
+    exported_length = tasks::use_record_fields(opened.source, chosen, options);
     task = tasks::make_task(chosen, problems);
     problems.raise();
     // A text that is continued fills windows of any length; other samples are short.
     const bool windows =
         !task->reads_records() && task->token_labels() == tasks::TokenLabels::NextToken;
-    if (!windows) length = std::min(length, kLength);
+    if (!windows) length = std::min(length, exported_length.value_or(kLength));
   }
+  if (!words.map.empty()) options.map = json::parse(words.map, "--map");
   const data::TokenizeOptions how;
   out.dataset = task->open_held_out({.options = options,
                                      .tokenizer = *opened.tokenizer,
@@ -366,6 +369,8 @@ void print(const EvalFlags& words,
       out["bits_per_byte"] = bytes ? json::Value::number(bits) : json::Value();
     }
     out[counted] = json::Value::integer(report.tokens);
+    out["samples"] = json::Value::integer(report.samples);
+    out["of_samples"] = json::Value::integer(report.of_samples);
     if (report.metrics.size() > 1) {
       out["terms"] = json::Value::object();
       for (const engine::Metric& metric : report.metrics)
@@ -384,13 +389,14 @@ void print(const EvalFlags& words,
     return;
   }
   terminal.line(
-      fmt::format("loss {:.4f}{}{} | {}{} {} | {}",
+      fmt::format("loss {:.4f}{}{} | {}{} {}{} | {}",
                   report.loss,
                   tokens ? fmt::format(" | perplexity {:.3f}", std::exp(report.loss)) : "",
                   engine::metrics_text(report.metrics),
                   bytes ? fmt::format("{:.4f} bits per byte | ", bits) : "",
                   text::with_commas(report.tokens),
                   counted,
+                  engine::part_text(report),
                   source));
   for (const tasks::NamedValue& score : scores)
     terminal.line(fmt::format("  {:<12}{:>9.4f}", score.name, score.value));

@@ -15,6 +15,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
@@ -33,6 +34,7 @@
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/record_fields.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::cli {
@@ -99,8 +101,11 @@ std::vector<json::Value> records_of(const std::vector<std::string>& names,
   } catch (const Error&) {
     return {};
   }
-  if (std::ssize(out) != samples) out.clear();
-  return out;
+  if (std::ssize(out) == samples) return out;
+  log::warn(fmt::format("{} records became {} samples: predictions have no columns of the records",
+                        text::with_commas(std::ssize(out)),
+                        text::with_commas(samples)));
+  return {};
 }
 
 ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& opened) {
@@ -120,11 +125,14 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
     length = plan.data().sequence_length;
   } else {
     config::Problems problems;
-    out.task =
-        tasks::make_task(task_options_of(opened.shape.objective, /*labelled=*/false), problems);
+    tasks::TaskOptions chosen = task_options_of(opened.shape.objective, /*labelled=*/false);
+    const auto exported_length = tasks::use_record_fields(opened.source, chosen, options);
+    length = std::min(opened.shape.max_positions, exported_length.value_or(kLength));
+    out.task = tasks::make_task(chosen, problems);
     problems.raise();
   }
   if (!words.map.empty()) options.map = json::parse(words.map, "--map");
+  options.map_may_miss = true;
   out.micro_batch = words.batch.value_or(out.micro_batch);
   out.dataset = out.task->open_to_predict({.options = options,
                                            .tokenizer = *opened.tokenizer,

@@ -21,6 +21,7 @@
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/elastic.h"
 #include "tessera/cli/flags_alone.h"
+#include "tessera/cli/folds.h"
 #include "tessera/cli/host_flags.h"
 #include "tessera/cli/merged_config.h"
 #include "tessera/cli/ranks.h"
@@ -51,7 +52,7 @@ namespace {
 
 struct TrainFlags {
   std::string config;
-  std::optional<std::int64_t> ranks;
+  std::optional<std::int64_t> ranks, folds;
   std::string model, data;
   std::vector<std::string> set;
   std::string resume = "auto";
@@ -69,7 +70,8 @@ bool parse(TrainFlags& words, const std::vector<std::string>& line) {
        "tessera train --model gpt2-small --data my.txt     without a file",
        "tessera train my.json --set optimizer.lr=3e-4 --set trainer.max_steps=1000",
        "tessera train my.json --dry-run          check everything without training",
-       "tessera train my.json --resume never     start over; the old contents are moved aside"});
+       "tessera train my.json --resume never     start over; the old contents are moved aside",
+       "tessera train my.json --folds 5          cross-validation: five trainings, one table"});
   arguments.positional(
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
   arguments.option("--model", &words.model, "Preset, model folder or .gguf file");
@@ -79,6 +81,10 @@ bool parse(TrainFlags& words, const std::vector<std::string>& line) {
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.option(
       "--resume", &words.resume, "auto, never, or the path of a run or checkpoint [auto]");
+  arguments.option("--folds",
+                   &words.folds,
+                   "Divide the records of data.train into that many parts, train once for each "
+                   "with that part held out, and print the evaluations with their mean [none]");
   arguments.flag("--dry-run,--dry_run",
                  words.dry_run,
                  "Check everything and print the table without training");
@@ -240,6 +246,49 @@ json::Value configured(const std::string& path, TrainFlags& words, interop::Fore
   return source;
 }
 
+/// The words of a command line without --folds and --json.
+std::vector<std::string> without_folds(const std::vector<std::string>& line) {
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == "--json" || line[i].starts_with("--folds=")) continue;
+    if (line[i] == "--folds") {
+      ++i;
+      continue;
+    }
+    out.push_back(line[i]);
+  }
+  return out;
+}
+
+int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts::HostPart> part);
+
+/// Trains once for each fold. `plan`: that of the first fold, without a folder of its own.
+int cross_validate(const TrainFlags& words,
+                   const std::vector<std::string>& line,
+                   const planner::Plan& plan,
+                   bool sets_every) {
+  TESSERA_REQUIRE(!hosts::detect_launcher(),
+                  Unsupported,
+                  "not supported under a launcher, which starts a single job: --folds",
+                  "start it without the launcher: tessera train CONFIG --folds 5 -n 2");
+  TESSERA_REQUIRE(
+      words.resume == "auto" || words.resume == "never",
+      Config,
+      fmt::format("--resume {} with --folds: each fold has a run of its own", words.resume),
+      "give auto or never, or begin from other weights with model.from");
+  const tasks::EvalOptions& eval = plan.run().eval;
+  const bool best = !eval.best.is_null() || eval.stops_early();
+  return train_folds({.line = without_folds(line),
+                      .folds = *words.folds,
+                      .dir = plan.run().dir,
+                      .rule = best ? std::optional(eval.rule()) : std::nullopt,
+                      .sets_every = sets_every,
+                      .dry_run = words.dry_run,
+                      .quiet = words.common.quiet,
+                      .as_json = words.common.json},
+                     [](const std::vector<std::string>& own) { return train_part(own, nullptr); });
+}
+
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts::HostPart> part) {
   std::vector<std::string> rest = line;
@@ -273,6 +322,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
   const int all_ranks = ranks, local_ranks = local_ranks_of(part.get(), choice, ranks);
   set_defaults_of_hosts(source, all_ranks, local_ranks);
   ranks = ranks_that_learn(source, ranks, local_ranks);
+  const bool sets_every = words.folds && set_fold(source, *words.folds, 1);
   const std::string name = path.empty() ? name_from_flags(words.model) : name_of_config(path);
   // An elastic training leaves slots unused that cannot share the batch.
   const auto make_plan = [&] {
@@ -280,6 +330,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
                                                 : planner::make_plan(source, ranks, name);
   };
   planner::Plan plan = make_plan();
+  if (words.folds) return cross_validate(words, line, plan, sets_every);
   if (set_groups_of_hosts(source, plan, local_ranks, part.get(), choice.pool)) plan = make_plan();
   check_transport(plan, local_ranks < all_ranks);
 

@@ -92,12 +92,19 @@ class Reader {
     file_ = file;
     line_ = -1;
     rows_ = format.rows;
+    const RecordText text{bytes, file};
+    classes_ = class_names_of(
+        file, format.datasets_metadata != nullptr ? format.datasets_metadata(text) : "");
+    for (const auto& [name, source] : options_.map) {
+      if (const auto found = classes_.find(source); found != classes_.end())
+        classes_[name] = found->second;
+    }
     const RecordSink sink = {
         .json = [this](std::string_view text, std::int64_t line) { parse(text, line); },
         .value = [this](json::Value value, std::int64_t line) { take(std::move(value), line); },
         .bad = [this](const Error& error) { bad(error); },
         .blank = [this] { ++counts_.blank; }};
-    format.read({bytes, file}, sink);
+    format.read(text, sink);
   }
   [[nodiscard]] RecordCounts counts() && { return std::move(counts_); }
 
@@ -148,7 +155,7 @@ class Reader {
     line_ = line;
     std::string where = place(line);
     if (in_line_ > 1) where += fmt::format(", element {}", in_line_);
-    Record record{std::move(value), std::move(where), rows_};
+    Record record{std::move(value), std::move(where), rows_, &classes_};
     try {
       if (!record.value.is_object()) {
         record.refuse(
@@ -166,6 +173,7 @@ class Reader {
     for (const auto& [name, source] : options_.map) {
       if (name == source) continue;
       const json::Value* const found = find_path(record.value, source);
+      if (found == nullptr && options_.map_may_miss) continue;
       if (found == nullptr) {
         std::vector<std::string> names;
         for (const auto& [member, value] : record.value.members())
@@ -184,6 +192,7 @@ class Reader {
   const TakeRecord& take_;
   std::string file_;
   bool rows_ = false;
+  ClassNames classes_;
   std::int64_t line_ = -1, in_line_ = 0;  // of the last record, and how many its line has so far
   RecordCounts counts_;
 };
@@ -214,34 +223,50 @@ std::string name_of(Split split) {
   return std::string(words_of(split).front());
 }
 
-std::vector<std::string> in_folder(const std::string& folder, Split split) {
-  if (is_datasets_folder(folder)) return datasets_files(folder, words_of(split));
+/// The record files of a folder, or, if it has none, those of its subfolders. Links to folders are
+/// not followed, and hidden files and folders are left out.
+std::vector<fs::path> files_in(const fs::path& folder) {
   std::error_code failed;
-  std::vector<std::string> all;
+  std::vector<fs::path> out, inner;
   for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
     const std::string name = at->path().filename().string();
-    const bool hidden = name.starts_with('.');  // such as ._a.csv of macOS
-    if (at->is_regular_file() && !hidden && format_by_name(name) != nullptr)
-      all.push_back(at->path().string());
+    if (name.starts_with('.')) continue;  // such as ._a.csv of macOS
+    std::error_code ignored;
+    if (at->is_directory(ignored) && !at->is_symlink(ignored)) inner.push_back(at->path());
+    if (at->is_regular_file(ignored) && format_by_name(name) != nullptr) out.push_back(at->path());
   }
   TESSERA_REQUIRE(!failed,
                   Data,
-                  fmt::format("cannot read the folder {}: {}", folder, failed.message()),
+                  fmt::format("cannot read the folder {}: {}", folder.string(), failed.message()),
                   "check its permissions");
+  if (!out.empty()) return out;
+  for (const fs::path& next : inner) {
+    const std::vector<fs::path> more = files_in(next);
+    out.insert(out.end(), more.begin(), more.end());
+  }
+  return out;
+}
+
+std::vector<std::string> in_folder(const std::string& folder, Split split) {
+  if (is_datasets_folder(folder)) return datasets_files(folder, words_of(split));
+  std::vector<fs::path> all = files_in(folder);
   TESSERA_REQUIRE(!all.empty(),
                   Data,
-                  fmt::format("no file of records in the folder {}", folder),
-                  fmt::format("{}; subfolders are not searched", kFormats));
-  std::ranges::sort(all);
-  const auto named = [&](const std::string& path, Split part) {
-    return has_word(fs::path(path).filename().string(), words_of(part));
+                  fmt::format("no file of records in the folder {} and its subfolders", folder),
+                  kFormats);
+  std::ranges::sort(all, {}, [](const fs::path& path) { return path.native(); });
+  // By the name of the file, or of a folder: data/train-00000.parquet, train/a.jsonl.
+  const auto named = [&](const fs::path& path, Split part) {
+    const fs::path inside = path.lexically_relative(folder);
+    return std::ranges::any_of(
+        inside, [&](const fs::path& name) { return has_word(name.string(), words_of(part)); });
   };
   const bool in_parts =
-      std::ranges::any_of(all, [&](const auto& path) { return named(path, Split::Train); });
-  if (!in_parts) return all;
+      std::ranges::any_of(all, [&](const fs::path& path) { return named(path, Split::Train); });
   std::vector<std::string> out;
-  std::ranges::copy_if(
-      all, std::back_inserter(out), [&](const auto& path) { return named(path, split); });
+  for (const fs::path& path : all) {
+    if (!in_parts || named(path, split)) out.push_back(path.string());
+  }
   TESSERA_REQUIRE(!out.empty(),
                   Data,
                   fmt::format("the folder {} has files for training, and none whose name begins "

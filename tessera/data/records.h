@@ -11,6 +11,7 @@
 
 #include "tessera/base/registry.h"
 #include "tessera/config/json.h"
+#include "tessera/data/class_names.h"
 
 namespace tessera::data {
 
@@ -20,6 +21,8 @@ struct Record {
   std::string place;  ///< its place, such as "train.jsonl:12"
   /// True for a row of a text table, in which digits in a string look like a number.
   bool row = false;
+  /// The names of classes that the file declares for fields of integers, by the tasks' field names.
+  const ClassNames* classes = nullptr;
 
   /// Throws Error{Data} with the place.
   [[noreturn]] void refuse(const std::string& what, std::string fix) const;
@@ -32,7 +35,8 @@ struct RecordOptions {
   /// Maps the tasks' field names to those of the files: {"prompt", "question"}. A nested field is
   /// written with dots: "answer.text".
   std::map<std::string, std::string> map;
-  std::string example;  ///< a record as an example in messages: {"text": "..."}
+  bool map_may_miss = false;  ///< a record may lack fields of `map`, such as labels in prediction
+  std::string example;        ///< a record as an example in messages: {"text": "..."}
 };
 
 /// Counts from reading records.
@@ -57,10 +61,10 @@ RecordCounts for_each_record(const std::vector<std::string>& files,
 enum class Split : std::uint8_t { Train, Validation, Test };
 
 /// The files for `names`, in order: files, patterns such as "data/*.jsonl", and folders. A folder
-/// whose files are named by their part (train.csv, dev.csv, test.csv; train-00000.jsonl)
-/// contributes those of `split`; any other folder contributes all its record files in byte order of
-/// names. Throws Error{Data} for something missing, for an unsupported format, and for a folder
-/// without files.
+/// without record files stands for those of its subfolders. Where files, or the subfolders that
+/// they are in, are named by their part (train.csv, dev.csv, test.csv; data/train-00000.parquet;
+/// train/a.jsonl), those of `split` are read; else all, in byte order of paths. Throws Error{Data}
+/// for something missing, for an unsupported format, and for a folder without files.
 std::vector<std::string> record_files(const std::vector<std::string>& names, Split split);
 
 // Formats. To add one, add one file to data/record_formats/ that ends with TESSERA_RECORD_FORMAT.
@@ -82,6 +86,9 @@ struct RecordFormat {
   std::vector<std::string> extensions;  ///< such as ".csv"
   bool rows = false;                    ///< its records are rows of a text table
   void (*read)(const RecordText& text, const RecordSink& sink);
+  /// Returns the text that `datasets` keeps in a file (class_names.h); empty: none. Null: its files
+  /// have no place for one.
+  std::string (*datasets_metadata)(const RecordText& text) = nullptr;
 };
 Registry<RecordFormat>& record_formats();
 #define TESSERA_RECORD_FORMAT(name, ...)           \

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fcntl.h>
@@ -95,11 +96,17 @@ void tell_unread(const fs::path& folder, const std::map<std::string, std::int64_
       (folder / "*.md").string()));
 }
 
-std::vector<Source> files_of(const fs::path& folder) {
-  std::error_code reason;
-  std::vector<Source> found;
+/// The files of a folder and its subfolders, by what they are to tessera.
+struct FolderFiles {
+  std::vector<Source> plain;
   std::vector<fs::path> packed;
-  std::map<std::string, std::int64_t> unread;
+  std::map<std::string, std::int64_t> unread;  ///< by ending
+};
+
+/// Adds a folder's files. Links to folders are not followed, and hidden files and folders are left
+/// out.
+void collect(const fs::path& folder, FolderFiles& out) {
+  std::error_code reason;
   fs::directory_iterator it(folder, reason);
   if (reason) {
     const bool denied = reason == std::errc::permission_denied;
@@ -108,35 +115,48 @@ std::vector<Source> files_of(const fs::path& folder) {
                 denied ? "check its permissions"
                        : "check its disk, and the limit on open files (ulimit -n)");
   }
+  std::vector<fs::path> inner;
   for (const auto& entry : it) {
     if (entry.path().filename().string().starts_with('.')) continue;  // such as ._a.txt of macOS
-    if (entry.is_directory(reason)) ++unread["subfolders"];
+    if (entry.is_directory(reason) && !entry.is_symlink(reason)) inner.push_back(entry.path());
     if (!entry.is_regular_file(reason)) continue;
     if (const auto kind = kind_of(entry.path())) {
-      found.push_back({entry.path(), *kind});
+      out.plain.push_back({entry.path(), *kind});
     } else if (is_packed(entry.path())) {
-      packed.push_back(entry.path());
+      out.packed.push_back(entry.path());
     } else {
       const std::string ending = entry.path().extension().string();
-      ++unread[ending.empty() ? "without an ending" : ending];
+      ++out.unread[ending.empty() ? "without an ending" : ending];
     }
   }
-  for (const fs::path& path : packed) {
+  it = {};  // a deep tree must not hold a file open for each of its levels
+  for (const fs::path& next : inner)
+    collect(next, out);
+}
+
+std::vector<Source> files_of(const fs::path& folder) {
+  FolderFiles files;
+  collect(folder, files);
+  std::vector<Source>& found = files.plain;
+  std::set<fs::path> names;
+  for (const Source& source : found)
+    names.insert(source.path);
+  for (const fs::path& path : files.packed) {
     const fs::path plain = unpacked(path);
-    const bool copied =
-        plain != path && std::ranges::find(found, plain, &Source::path) != found.end();
+    const bool copied = plain != path && names.contains(plain);
     if (!copied) found.push_back(recognize(path));
   }
-  TESSERA_REQUIRE(
-      !found.empty(),
-      Data,
-      fmt::format("no .txt, .jsonl, .parquet, .gz or .zst file in the folder {}", folder.string()),
-      "name a folder with text files in it (subfolders are not searched)");
-  tell_unread(folder, unread);
+  TESSERA_REQUIRE(!found.empty(),
+                  Data,
+                  fmt::format("no .txt, .jsonl, .parquet, .gz or .zst file in the folder {} and "
+                              "its subfolders",
+                              folder.string()),
+                  "name a folder with text files in it");
+  tell_unread(folder, files.unread);
   std::sort(found.begin(), found.end(), [](const Source& a, const Source& b) {
     return a.path.native() < b.path.native();
   });
-  return found;
+  return std::move(found);
 }
 
 }  // namespace

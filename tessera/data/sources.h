@@ -40,10 +40,11 @@ class SourceText {
 };
 
 /// The files of `paths` in order, which may be patterns such as "texts/*.md"; a folder contributes
-/// its .txt, .jsonl, parquet, arrow and compressed files in byte order of names, without compressed
-/// copies of the others. A warning names other files and subfolders by their endings; hidden files
-/// are ignored. Throws Error{Data} for something missing, unreadable, of another kind, or without
-/// such a file; throws Error{Io} if a limit or the disk prevents opening a folder.
+/// its .txt, .jsonl, parquet, arrow and compressed files and those of its subfolders, in byte order
+/// of paths, without compressed copies of the others. A warning counts other files by their
+/// endings; hidden files and folders are ignored, and links to folders are not followed. Throws
+/// Error{Data} for something missing, unreadable, of another kind, or without such a file; throws
+/// Error{Io} if a limit or the disk prevents opening a folder.
 std::vector<Source> expand_sources(const std::vector<std::filesystem::path>& paths);
 
 /// The paths that match a pattern with *, ? and [...], in byte order. Throws Error{Data} if there

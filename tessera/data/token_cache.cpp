@@ -254,16 +254,24 @@ void build(const std::vector<fs::path>& sources,
 /// The lock of the process that builds an entry; its file is removed with it.
 class BuildLock {
  public:
-  BuildLock(const fs::path& entry, const std::function<void()>& poll)
-      : lock_(files::Lock::acquire(entry.string() + ".lock", tell_of, poll)) {}
+  BuildLock(const fs::path& entry,
+            const std::vector<fs::path>& sources,
+            const std::function<void()>& poll)
+      : lock_(files::Lock::acquire(
+            entry.string() + ".lock",
+            [&](const std::string& owner) {
+              log::warn(fmt::format("waiting for {}{} to be tokenized by {}; its lock is {}.lock",
+                                    sources.front().string(),
+                                    sources.size() > 1 ? " and more files" : "",
+                                    owner,
+                                    entry.string()));
+            },
+            poll)) {}
   ~BuildLock() { lock_->remove_file(); }
   BuildLock(const BuildLock&) = delete;
   BuildLock& operator=(const BuildLock&) = delete;
 
  private:
-  static void tell_of(const std::string& owner) {
-    log::info("waiting for " + owner + ", which is tokenizing the same data");
-  }
   std::unique_ptr<files::Lock> lock_;
 };
 
@@ -276,7 +284,7 @@ OpenedTokens open_cached(const std::vector<fs::path>& sources,
   if (auto found = look_up(wanted / key)) return *found;
   const fs::path place = place_for(wanted);
   const fs::path entry = place / key;
-  const BuildLock lock(entry, options.poll);
+  const BuildLock lock(entry, sources, options.poll);
   if (auto found = look_up(entry)) return *found;
   build(sources, tokenizer, options, entry, hashed);
   evict(place, {});

@@ -184,9 +184,20 @@ void DataOptions::describe(config::Fields& fields) {
   fields.field("validation_fraction",
                validation_fraction,
                {.text = "Fraction of the token stream, at its end, that is held out for "
-                        "evaluation; no training window overlaps it.",
+                        "evaluation; no training window overlaps it. Of records with classes or "
+                        "tags, every one has its share.",
                 .min = 0.0,
                 .max = 1.0});
+  fields.field("folds",
+               folds,
+               {.text = "Number of parts into which the records of data.train are divided, each "
+                        "with its share of every class, by trainer.seed; one is held out for "
+                        "evaluation. `tessera train --folds` trains once for each.",
+                .min = 2,
+                .max = 1000,
+                .default_text = "none"});
+  fields.field(
+      "fold", fold, {.text = "Which of data.folds is held out, from 1.", .min = 1, .max = 1000});
   fields.field("sequence_length",
                sequence_length,
                {.text = "Number of tokens per sample.",

@@ -25,6 +25,9 @@ struct DataOptions {
   std::vector<std::string> validation;
   std::vector<std::string> test;
   double validation_fraction = 0.0;
+  /// Of records: data.train is divided into `folds` parts, of which `fold` (from 1) is held out.
+  std::optional<std::int64_t> folds;
+  std::int64_t fold = 1;
   std::optional<std::int64_t> sequence_length;
   std::optional<std::int64_t> stride;
   std::string text_field = "text";
@@ -35,9 +38,12 @@ struct DataOptions {
   std::string invalid_utf8 = "refuse";
   // For tasks that read records.
   json::Value map;              ///< {"prompt": "question"}; null: none
+  bool map_may_miss = false;    ///< not a key: records may lack fields of `map`, such as labels
   std::string format = "auto";  ///< the kind of records
   std::string on_bad_record = "stop";
   std::int64_t streaming = 0;  ///< files whose samples are shuffled together; 0: no streaming
+  /// True if a part of data.train is held out for evaluations.
+  [[nodiscard]] bool holds_out() const { return validation_fraction > 0.0 || folds.has_value(); }
   void describe(config::Fields& fields);
 };
 

@@ -1,27 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The history of a training's evaluations: which was the best, and how long ago the last gain was.
+// The value that decides between the evaluations of a training (tasks/eval_history.h).
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tessera/checkpoint/checkpoint.h"
-#include "tessera/config/json.h"
 #include "tessera/engine/evaluate.h"
-#include "tessera/tasks/eval_options.h"
+#include "tessera/tasks/eval_history.h"
 
 namespace tessera::engine {
 
-/// The best evaluation according to a tasks::BestRule.
-struct BestEvaluation {
-  std::int64_t step = 0;
-  double value = 0.0;  ///< value of the rule's metric
-};
-json::Value to_json(const BestEvaluation& best, const tasks::BestRule& rule);
-/// Returns nothing if the value belongs to another rule or cannot be parsed.
-std::optional<BestEvaluation> best_from(const json::Value& value, const tasks::BestRule& rule);
+using tasks::BestEvaluation;
+using tasks::EvalHistory;
 
 /// The value of the rule's metric. If the report lacks it, throws Error{Config} with the metrics
 /// that exist.
@@ -29,32 +19,5 @@ double value_of(const EvalReport& report, const tasks::BestRule& rule);
 
 /// Throws the same error for a metric that is none of `names`.
 [[noreturn]] void refuse_metric(const std::string& metric, const std::vector<std::string>& names);
-
-/// All evaluations of a training so far. Every rank and every checkpoint has the same, so a resumed
-/// training stops at the same step as an uninterrupted one.
-class EvalHistory {
- public:
-  /// Counts an evaluation. A non-finite value is no gain. Source of the rule for gains:
-  /// transformers' EarlyStoppingCallback.
-  void add(std::int64_t step, double value, const tasks::EvalOptions& options);
-  [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
-  /// The reason to end the training now; empty: it continues.
-  [[nodiscard]] std::optional<std::string> why_stop(const tasks::EvalOptions& options) const;
-
-  [[nodiscard]] json::Value state(const tasks::EvalOptions& options) const;
-  /// Restores the result of state(); returns a new object if it belongs to another metric or cannot
-  /// be parsed.
-  static EvalHistory from(const json::Value& state, const tasks::EvalOptions& options);
-
- private:
-  std::optional<BestEvaluation> best_;
-  std::int64_t without_gain_ = 0;  ///< number of evaluations since the last gain
-  std::int64_t gain_step_ = 0;     ///< step of the last gain; 0 before the first
-  std::int64_t last_step_ = 0;     ///< step of the last evaluation
-};
-
-/// The reason for which the training that saved a checkpoint ended before its last step; nothing if
-/// it did not, or if the checkpoint does not tell.
-std::optional<std::string> stopped_early(const checkpoint::Meta& meta);
 
 }  // namespace tessera::engine

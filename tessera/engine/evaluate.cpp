@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/predictions.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
@@ -161,6 +162,13 @@ EvalReport evaluate(parallel::Executor& executor,
     }
   }
   return report;
+}
+
+std::string part_text(const EvalReport& report) {
+  if (report.samples >= report.of_samples) return {};
+  return fmt::format(" of the first {} of {} samples",
+                     text::with_commas(report.samples),
+                     text::with_commas(report.of_samples));
 }
 
 std::string counted_by(const data::Dataset& dataset, const models::ObjectiveChoice& objective) {

@@ -66,7 +66,7 @@ class Inputs {
   explicit Inputs(const models::Resolved& shape) : shape_(shape) {
     const models::TrunkOutput& trunk = shape.trunk.output;
     axes_ = {kSamples};
-    if (trunk.images) return;
+    if (trunk.modality == models::Modality::Images) return;
     axes_.push_back(trunk.target ? kEncoderTokens : kTokens);
     if (trunk.target) axes_.push_back(kDecoderTokens);
     const std::int64_t most = kTokens.check;
@@ -83,7 +83,7 @@ class Inputs {
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> of(
       const std::vector<std::int64_t>& sizes, int run) const {
     const std::int64_t samples = sizes[0];
-    if (shape_.trunk.output.images) {
+    if (shape_.trunk.output.modality == models::Modality::Images) {
       const std::int64_t side = number_of(shape_.description, "image_size"),
                          channels = number_of(shape_.description, "num_channels");
       const at::Tensor pixels =

@@ -33,6 +33,7 @@
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/hosts/detect_launcher.h"
+#include "tessera/hosts/host_check.h"
 #include "tessera/hosts/host_part.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/launch/early_stop.h"
@@ -319,6 +320,8 @@ int train_once(const planner::PlacedPlan& prepared,
     return *code;
   if (command.dry_run) opened.early.reset();  // from here on it only reads, which may take long
   check_resume_point(resume, /*all_of_it=*/command.dry_run);
+  if (command.dry_run && command.how.part != nullptr && command.how.part->hosts > 1)
+    hosts::check_own_folder(folder_check(plan.run()));
   if (command.dry_run) return kExitOk;
 
   opened.early->check();

@@ -17,6 +17,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "tessera/base/clock.h"
@@ -199,6 +200,56 @@ bool sees_mark(const std::string& folder, const std::string& mark, double patien
     if (now_s() >= deadline) return false;
     poll(nullptr, 0, kTickMs);
   }
+}
+
+std::string_view network_file_system(std::uint64_t type) {
+  // Sources: statfs(2), and the headers of the file systems.
+  switch (type) {
+    case 0x6969:
+      return "NFS";
+    case 0x0BD00BD0:
+      return "Lustre";
+    case 0x47504653:
+      return "GPFS";
+    case 0x00C36400:
+      return "Ceph";
+    case 0x19830326:
+      return "BeeGFS";
+    case 0x20030528:
+      return "OrangeFS";
+    case 0xFF534D42:
+    case 0xFE534D42:
+    case 0x517B:
+      return "SMB";
+    case 0x5346414F:
+      return "AFS";
+    case 0x01161970:
+      return "GFS2";
+    case 0x7461636F:
+      return "OCFS2";
+    default:
+      return "";
+  }
+}
+
+void check_own_folder(const RunFolderCheck& folder) {
+  if (!folder.must_be_own) return;
+  std::error_code failed;
+  std::filesystem::path place = std::filesystem::absolute(folder.path, failed);
+  while (!std::filesystem::exists(place, failed) && place.has_relative_path())
+    place = place.parent_path();
+  struct statfs found {};
+  if (::statfs(place.c_str(), &found) != 0) return;
+  const std::string_view name = network_file_system(static_cast<std::uint32_t>(found.f_type));
+  TESSERA_REQUIRE(
+      name.empty(),
+      Config,
+      fmt::format("the run folder {} is on a network file system ({}), which all hosts share: each "
+                  "would save its part of a checkpoint in place of the others'",
+                  folder.path,
+                  name),
+      "set checkpoint.use_node_local_storage to false, or run.dir to a folder on a disk of each "
+      "host");
 }
 
 }  // namespace tessera::hosts

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tessera/hosts/run_folder_check.h"
 #include "tessera/launch/shared_files.h"
 
 namespace tessera::hosts {
@@ -60,6 +62,14 @@ class FolderMark {
  private:
   std::string path_, mark_;
 };
+/// Returns the name of a network file system by the number that statfs(2) has for it, "NFS"; empty
+/// for any other: hosts cannot share it.
+std::string_view network_file_system(std::uint64_t type);
+/// Throws Error{Config} if the job of several hosts saves only where each host has a run folder of
+/// its own, and `folder`, or the nearest of its parents that exists, is on a network file system. A
+/// dry run asks no other host; the hosts themselves find out with a FolderMark.
+void check_own_folder(const RunFolderCheck& folder);
+
 /// Returns whether `folder` contains the file of a FolderMark. A network file system may show a new
 /// file late: it is looked for during `patience_s`.
 bool sees_mark(const std::string& folder, const std::string& mark, double patience_s);

@@ -35,6 +35,7 @@
 #include "tessera/parallel/state_beginnings.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/labelled_images.h"
+#include "tessera/tasks/record_fields.h"
 #include "tessera/text/small_file.h"
 #include "tessera/text/tokenizer_json.h"
 
@@ -181,7 +182,7 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
 }
 
 /// The files that accompany weights in a Hugging Face folder; they are copied unchanged.
-constexpr std::array<const char*, 14> kBesideWeights = {"generation_config.json",
+constexpr std::array<const char*, 15> kBesideWeights = {"generation_config.json",
                                                         "tokenizer.json",
                                                         "tokenizer_config.json",
                                                         "vocab.json",
@@ -193,8 +194,18 @@ constexpr std::array<const char*, 14> kBesideWeights = {"generation_config.json"
                                                         "spm.model",
                                                         "chat_template.jinja",
                                                         tasks::kPreprocessorFile,
+                                                        tasks::kRecordFieldsFile,
                                                         "special_tokens_map.json",
                                                         "added_tokens.json"};
+
+/// Adds the file that says how the run read its records, unless a converted checkpoint brought one.
+void add_record_fields(const fs::path& checkpoint,
+                       std::vector<std::pair<std::string, std::string>>& files) {
+  const auto text = tasks::record_fields_text(checkpoint::Checkpoint(checkpoint).meta().config);
+  if (!text) return;
+  std::erase_if(files, [](const auto& file) { return file.first == tasks::kRecordFieldsFile; });
+  files.emplace_back(tasks::kRecordFieldsFile, *text);
+}
 
 /// Writes what the checkpoint says of token ids to an exported config.json, and the training's
 /// seed.
@@ -240,6 +251,7 @@ ModelExport of_checkpoint(const models::ModelSource& source,
   }
   if (source.preprocessing) add_preprocessing(out.files, *source.preprocessing, config);
   say_again(config, source.folder);
+  add_record_fields(source.folder, out.files);
   if (models::traits_of(family_of(source).objective).predicts == models::Predicts::NextToken)
     say_padding(source, config, out.files, brought);
   out.files.emplace(out.files.begin(), "config.json", config.dump(2) + "\n");

@@ -25,6 +25,7 @@
 #include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/peft/base.h"
 #include "tessera/interop/peft/folder.h"
+#include "tessera/interop/run_checkpoint.h"
 #include "tessera/interop/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/fingerprint.h"
@@ -343,12 +344,15 @@ models::ModelSource open_source(const fs::path& path) {
                       : ""),
       fix_of_missing(path));
   if (checkpoint::is_ours(path)) {
-    const auto newest = checkpoint::newest_at(path);
-    TESSERA_REQUIRE(newest.has_value(),
+    TESSERA_REQUIRE(checkpoint::newest_at(path).has_value(),
                     Format,
                     fmt::format("the run {} has no complete checkpoint", path.string()),
                     "name another run");
-    return open_checkpoint(*newest);
+    const ChosenCheckpoint chosen = chosen_checkpoint(path);
+    models::ModelSource out = open_checkpoint(chosen.path);
+    out.chosen = chosen.why;
+    if (!chosen.newest.empty()) out.chosen += "; the newest is " + chosen.newest.string();
+    return out;
   }
   if (is_peft(path)) return open_peft_source(path);
   return open_folder(path, path);

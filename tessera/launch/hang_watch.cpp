@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tessera/base/clock.h"
+#include "tessera/base/process.h"
 #include "tessera/launch/rank_end.h"
 
 namespace tessera::launch {
@@ -19,25 +18,14 @@ namespace {
 constexpr double kMostCountedS = 1.0;
 constexpr std::size_t kMostNamed = 8;
 
-/// Returns the state of a process, such as 'S', or ' ' if it does not exist. In /proc/PID/stat the
-/// state follows the name in parentheses.
-char state_of(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  std::stringstream text;
-  text << file.rdbuf();
-  const std::string stat = text.str();
-  const std::size_t name = stat.rfind(") ");
-  return name != std::string::npos && name + 2 < stat.size() ? stat[name + 2] : ' ';
-}
-
 /// Returns true if a signal has stopped the process.
 bool is_stopped(pid_t process) {
-  return state_of(process) == 'T';
+  return process_state(process) == 'T';
 }
 
 /// Returns true if the process is in a system call that only a disk or a file server ends.
 bool waits_for_a_device(pid_t process) {
-  return state_of(process) == 'D';
+  return process_state(process) == 'D';
 }
 
 bool is_running(const RankLine& line) {

@@ -71,7 +71,7 @@ TrunkOutput output_of(const ComposedShape& shape) {
                                     shape.lm_bias},
                      .init_std = shape.init_std,
                      .causal = shape.causal || shape.writes(),
-                     .images = shape.embedding.patches,
+                     .modality = shape.embedding.patches ? Modality::Images : Modality::Text,
                      .heads = heads_of(shape)};
   if (shape.writes()) {
     out.target =

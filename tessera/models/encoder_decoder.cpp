@@ -119,7 +119,7 @@ class Tables final : public nn::Block {
   [[nodiscard]] bool works_by_token() const override { return true; }
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    const at::Tensor& source_BS = batch.tensor("input_ids");
+    const at::Tensor& source_BS = batch.tensor(input_of(output_.modality));
     const at::Tensor target_BT = decoder_input(batch, *output_.target, context);
     const at::Tensor x_BSC = embedded(source_BS, "source", context),
                      y_BTC = embedded(target_BT, "target", context);

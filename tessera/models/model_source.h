@@ -21,6 +21,8 @@ namespace tessera::models {
 struct ModelSource {
   std::filesystem::path folder;   ///< the Hugging Face folder, or the checkpoint
   std::filesystem::path weights;  ///< the Hugging Face folder, or a single file of weights
+  /// Which checkpoint of the run that was named is read, and why; empty: there was no choice.
+  std::string chosen;
   bool hugging_face = false;      ///< config.json and the tokenizer are in Hugging Face's format
   std::optional<std::filesystem::path> foreign;  ///< the checkpoint of another program
   ModelOptions model;                            ///< the options that describe the saved model

@@ -65,9 +65,10 @@ struct HeadSpecs {
 };
 
 /// The ids with which the decoder of an encoder-decoder model begins and ends its sequence. Batches
-/// have the encoder's sequence as "input_ids" [B, S] and "attention_mask" [B, S], 0 at padding, and
-/// the decoder's as "decoder_input_ids" [B, T], or only as "labels" [B, T]; then the decoder reads
-/// `start_token` and all labels but the last, with `pad_token` in place of -100.
+/// have what the encoder reads under the name of its modality (input_of()), with "attention_mask"
+/// [B, S], 0 at padding, if that is a sequence of tokens, and the decoder's sequence as
+/// "decoder_input_ids" [B, T], or only as "labels" [B, T]; then the decoder reads `start_token` and
+/// all labels but the last, with `pad_token` in place of -100.
 struct TargetText {
   std::int64_t start_token = 0, pad_token = 0;
   double scale = 1.0;    ///< factor of the last hidden states, before the head
@@ -80,17 +81,26 @@ at::Tensor decoder_input(const nn::Batch& batch,
                          const TargetText& target,
                          const nn::StepContext& context);
 
+/// What the samples of a model are.
+enum class Modality : std::uint8_t { Text, Images };
+
+/// The tensor of a batch that a model of this modality reads: "input_ids" [B, T] for text,
+/// "pixel_values" [B, channels, height, width] for images.
+constexpr const char* input_of(Modality modality) {
+  return modality == Modality::Images ? "pixel_values" : "input_ids";
+}
+
 /// The properties of a trunk that the objective completing it must know.
 struct TrunkOutput {
   std::int64_t hidden_size = 0;
   NormSpec norm;          ///< the final norm, which the objective's block declares and applies
   std::string norm_name;  ///< global name of its parameters: "ln_f"
   VocabularyTable vocabulary;
-  double init_std = 0.02;      ///< standard deviation of the initial weights
-  double logit_softcap = 0.0;  ///< logits become cap * tanh(logits / cap); 0: none
-  bool causal = true;          ///< a token's hidden state depends on no later token
-  bool images = false;         ///< samples are images: a batch has "pixel_values" and no tokens
-  float init_cutoff = 0.0F;    ///< see Init::truncated(); 0: initial weights are not truncated
+  double init_std = 0.02;              ///< standard deviation of the initial weights
+  double logit_softcap = 0.0;          ///< logits become cap * tanh(logits / cap); 0: none
+  bool causal = true;                  ///< a token's hidden state depends on no later token
+  Modality modality = Modality::Text;  ///< what the first block reads; of two parts, the encoder's
+  float init_cutoff = 0.0F;  ///< see Init::truncated(); 0: initial weights are not truncated
   HeadSpecs heads = {};
   std::optional<TargetText> target = {};  ///< only for an encoder with a decoder
   /// Initial weights of standard deviation `std`; 0: init_std.

@@ -154,7 +154,7 @@ Trunk vit_trunk(const VitShape& shape) {
                  .norm_name = "layernorm",
                  .init_std = shape.init_std,
                  .causal = false,
-                 .images = true,
+                 .modality = Modality::Images,
                  .heads = {.sample = {.output = "classifier", .output_bias = "classifier.bias"},
                            .pooling = Pooling::FirstToken}}};
   trunk.blocks.push_back({"embeddings", [shape] { return std::make_unique<Patches>(shape); }});

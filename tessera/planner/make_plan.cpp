@@ -381,6 +381,8 @@ class Planner {
     if (!config_.model->from && !by_layers) return;
     const std::string from = by_layers ? *distill.teacher : *config_.model->from;
     source_ = models::open_model_source(from);
+    const char* const key = by_layers ? "distill.teacher" : "model.from";
+    if (!source_->chosen.empty()) notes_.push_back(key + (": reads " + source_->chosen));
     if (source_->bf16 && layout_.working == DType::F16) {
       notes_.push_back(fmt::format(
           "the weights of {} were made in bf16: what they compute may lie beyond 65504, "

@@ -317,7 +317,7 @@ void check_config(const TrainConfig& config,
         "data.validation is given as well: two sources of validation data",
         "remove one of the two");
   }
-  const bool validation = !config.data.validation.empty() || config.data.validation_fraction > 0 ||
+  const bool validation = !config.data.validation.empty() || config.data.holds_out() ||
                           problems.concern("data.validation") ||
                           problems.concern("data.validation_fraction");
   tasks::check_eval(config.eval, problems, origins);

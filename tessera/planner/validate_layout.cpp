@@ -212,7 +212,7 @@ bool knows_cut(const parallel::TensorOptions& tensor, const config::Problems& pr
 // True if the model pads samples to a number of tokens that ranks can share. The tokens of an image
 // are its patches, and data.sequence_length does not change their number.
 bool pads_samples(const models::Resolved& model) {
-  return model.trunk.output.images;
+  return model.trunk.output.modality == models::Modality::Images;
 }
 
 // The first block that may need all tokens of a sample between its layers.

@@ -53,15 +53,19 @@ std::string model_line(const planner::Plan& plan, const TableFacts& facts) {
                      plan.model().weights || facts.resume_step > 0 ? "" : "; new random weights");
 }
 
+bool reads_images(const planner::Plan& plan) {
+  return plan.model().resolved.trunk.output.modality == models::Modality::Images;
+}
+
 /// What the samples of the data consist of, and TableFacts::train_tokens counts.
 const char* unit_of(const planner::Plan& plan) {
-  return plan.model().resolved.trunk.output.images ? "images" : "tokens";
+  return reads_images(plan) ? "images" : "tokens";
 }
 
 std::string batch_line(const planner::Plan& plan) {
   const std::string grows =
       plan.recipe().ramp ? "; rampup " + plan.recipe().written_ramp.dump() : std::string();
-  const bool images = plan.model().resolved.trunk.output.images;
+  const bool images = reads_images(plan);
   const std::string tokens = images ? std::string()
                                     : fmt::format("; {} tokens an update",
                                                   text::with_commas(plan.recipe().global_batch *
@@ -113,7 +117,7 @@ std::string sources_text(const std::vector<std::string>& sources) {
 }
 
 std::string data_line(const planner::Plan& plan, const TableFacts& facts) {
-  if (plan.model().resolved.trunk.output.images) {
+  if (reads_images(plan)) {
     return fmt::format("{}: {} {}",
                        sources_text(plan.data().options.train),
                        text::with_commas(facts.train_tokens),
@@ -155,10 +159,11 @@ std::string patience_text(const tasks::EvalOptions& eval) {
 
 std::string validation_line(const planner::Plan& plan, const TableFacts& facts) {
   if (facts.validation_tokens == 0) return "none";
-  const std::string source =
-      plan.data().options.validation.empty()
-          ? fmt::format("{} of the data, held out", plan.data().options.validation_fraction)
-          : sources_text(plan.data().options.validation);
+  const data::DataOptions& data = plan.data().options;
+  const std::string source = data.folds ? fmt::format("fold {} of {}", data.fold, *data.folds)
+                             : data.validation.empty()
+                                 ? fmt::format("{} of the data, held out", data.validation_fraction)
+                                 : sources_text(data.validation);
   const tasks::EvalOptions& eval = plan.run().eval;
   const std::string when = eval.when().any() ? eval.when().text() : "never read";
   return fmt::format("{}: {} {}, {}{}",

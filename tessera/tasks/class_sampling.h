@@ -31,4 +31,17 @@ std::vector<std::int64_t> stratified_samples(const std::vector<std::int64_t>& la
                                              std::int64_t count,
                                              std::uint64_t seed);
 
+/// The labels of each sample: its class, or several, such as the tags of its words. A sample
+/// without labels may be in any part.
+using LabelsOfSamples = std::vector<std::vector<std::int64_t>>;
+
+/// Divides the samples into parts of the given sizes, whose sum is the number of samples, and
+/// returns the part of each sample. Every label has its share in every part: to less than one
+/// sample if samples have one label each; else the rarest labels are divided first. Hashes of seed
+/// and index order the samples of a label. Source: Sechidis et al. 2011, "On the stratification of
+/// multi-label data", with whole numbers. Cost: labels of all samples x (parts + log labels).
+std::vector<std::int64_t> stratified_parts(const LabelsOfSamples& labels,
+                                           const std::vector<std::int64_t>& sizes,
+                                           std::uint64_t seed);
+
 }  // namespace tessera::tasks

@@ -37,7 +37,8 @@ struct ClassifyOptions {
                .default_text = "those of data.train, sorted"});
     out.field("multi_label",
               multi_label,
-              {.text = "Whether a record may have any number of labels, as a list."});
+              {.text = "Whether a record may have any number of labels: as a list, as \"a|b\", or "
+                       "with a column of 0 or 1 for each of labels."});
     out.field(
         "thresholds",
         thresholds,
@@ -227,6 +228,7 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
   config::read(with_label_names(params), options, problems, origins);
   check_label_names(options.labels, problems, origins);
   options.loss.check(problems, origins);
+  options.fields.columns = options.multi_label && options.fields.label.empty();
   if (options.multi_label && options.balance != ClassSampling::None) {
     problems.add(origins.place("balance"),
                  "balance",

@@ -184,6 +184,17 @@ std::unique_ptr<RecordDataset> LabelledImages::split_off(std::int64_t count) {
   return tail;
 }
 
+LabelsOfSamples LabelledImages::strata() const {
+  LabelsOfSamples out;
+  for (const Sample& sample : samples_)
+    out.push_back({sample.label});
+  return out;
+}
+
+void LabelledImages::reorder(const std::vector<std::int64_t>& order) {
+  samples_ = reordered(samples_, order);
+}
+
 std::vector<data::TensorSpec> LabelledImages::tensors() const {
   std::vector<data::TensorSpec> out = {
       {.name = "pixel_values", .dtype = DType::F32, .shape = {3, size_.height, size_.width}}};

@@ -60,6 +60,8 @@ class LabelledImages final : public RecordDataset {
   /// another size.
   void add(const std::vector<ImageRecord>& records, const std::function<void()>& poll);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  [[nodiscard]] LabelsOfSamples strata() const override;
+  void reorder(const std::vector<std::int64_t>& order) override;
 
   [[nodiscard]] std::string name() const override { return "labelled images"; }
   [[nodiscard]] std::int64_t size() const override {

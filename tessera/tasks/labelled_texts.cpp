@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
+#include <map>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -50,6 +51,57 @@ std::string names_of(const data::Record& record) {
   return names.empty() ? "none" : text::join(names, ", ");
 }
 
+/// The value of a label's column; nothing if it is neither 0 or 1 nor false or true.
+std::optional<bool> flag_in(const data::Record& record, const json::Value& value) {
+  if (value.is_bool()) return value.as_bool();
+  std::string text;
+  if (value.is_string() && record.row) text = text::lower(text::trim(value.as_string()));
+  if (text == "true" || text == "false") return text == "true";
+  const std::optional<double> number = number_in(record, value);
+  return number == 0.0 || number == 1.0 ? std::optional(*number == 1.0) : std::nullopt;
+}
+
+/// The columns of 0 and 1 that all records have in common, with the number of ones in each.
+class LabelColumns {
+ public:
+  void add(const data::Record& record, const TextFields& fields) {
+    std::map<std::string, std::int64_t> flags;
+    for (const auto& [name, value] : record.value.members()) {
+      const bool is_text = name == fields.text || name == fields.pair;
+      const std::optional<bool> flag = is_text ? std::nullopt : flag_in(record, value);
+      if (!flag) continue;
+      flags[name] = *flag ? 1 : 0;
+      if (first_) columns_.emplace_back(name, 0);
+    }
+    first_ = false;
+    std::erase_if(columns_, [&](const auto& column) { return !flags.contains(column.first); });
+    if (columns_.empty()) {
+      record.refuse("the record has no \"label\", and no columns of 0 and 1",
+                    fmt::format("its fields are {}: set task.params.label_field to the one that is "
+                                "meant, or list the columns in task.params.labels",
+                                names_of(record)));
+    }
+    for (auto& [name, count] : columns_)
+      count += flags.at(name);
+  }
+  [[nodiscard]] bool empty() const { return first_; }
+  [[nodiscard]] Labels labels() const {
+    std::vector<std::string> names;
+    std::vector<std::int64_t> counts;
+    for (const auto& [name, count] : columns_) {
+      names.push_back(name);
+      counts.push_back(count);
+    }
+    Labels out = Labels::named(std::move(names));
+    out.counts = std::move(counts);
+    return out;
+  }
+
+ private:
+  bool first_ = true;
+  std::vector<std::pair<std::string, std::int64_t>> columns_;
+};
+
 /// The labels that a record names.
 std::vector<Label> labels_in(const data::Record& record, const std::string& field, LabelKind kind) {
   const json::Value& value = field_of(record, field, "label_field");
@@ -58,7 +110,7 @@ std::vector<Label> labels_in(const data::Record& record, const std::string& fiel
   if (value.is_string()) {  // as tables have several: "sad|angry"
     for (const std::string& name : text::split(value.as_string(), '|')) {
       const std::string_view trimmed = text::trim(name);
-      if (!trimmed.empty()) out.push_back({std::string(trimmed), std::nullopt});
+      if (!trimmed.empty()) out.push_back({.name = std::string(trimmed)});
     }
     return out;
   }
@@ -116,6 +168,7 @@ TextFields find_fields(const data::Record& record,
   }
   if (labelled && fields.label.empty()) {
     const auto label = std::ranges::find_if(kLabels, has);
+    if (label == kLabels.end() && fields.columns) return fields;
     if (label == kLabels.end()) {
       record.refuse("the record has no \"label\"",
                     fmt::format("its fields are {}: set task.params.label_field to the one that "
@@ -133,14 +186,25 @@ Labels labels_found_in(const std::vector<std::string>& files,
                        const std::string& text,
                        LabelKind kind) {
   LabelCollector found;
+  LabelColumns columns;
+  bool listed = false;
   for_each_record(files, how, [&](const data::Record& written) {
     for (const data::Record& record : meant_by(written, fields)) {
       const TextFields here = find_fields(record, fields, text);
+      if (here.label.empty() ? listed : !columns.empty()) {
+        record.refuse("its labels are in another form than those of earlier records",
+                      "give the labels of all records in one field, or in columns of 0 and 1");
+      }
+      if (here.label.empty()) {
+        columns.add(record, here);
+        continue;
+      }
+      listed = true;
       for (const Label& label : labels_in(record, here.label, kind))
         found.add(record, label);
     }
   });
-  return found.labels();
+  return columns.empty() ? found.labels() : columns.labels();
 }
 
 LabelledTexts::LabelledTexts(LabelledTextsOptions options) : options_(std::move(options)) {
@@ -226,6 +290,18 @@ void LabelledTexts::read_label(const data::Record& record,
     }
     return;
   }
+  if (field.empty()) {  // a column for each label
+    for (const std::string& name : options_.labels.names()) {
+      const json::Value& value = field_of(record, name, "labels");
+      const std::optional<bool> flag = flag_in(record, value);
+      if (!flag) {
+        record.refuse(fmt::format("the column \"{}\" of a label is {}", name, value.dump()),
+                      "give 0 or 1");
+      }
+      out.numbers.push_back(*flag ? 1.0F : 0.0F);
+    }
+    return;
+  }
   const std::vector<Label> found = labels_in(record, field, options_.kind);
   if (options_.kind == LabelKind::Class) {
     out.label = id_in(record, found.front(), options_.labels);
@@ -273,22 +349,27 @@ LabelledTexts::Sample LabelledTexts::sample_of(const data::Record& record,
   return sample;
 }
 
-bool LabelledTexts::move_held_out(std::int64_t count, std::uint64_t seed) {
+LabelsOfSamples LabelledTexts::strata() const {
   TESSERA_ASSERT(!order_);
-  if (options_.kind != LabelKind::Class || !options_.labelled) return false;
-  std::vector<std::int64_t> labels;
-  for (const Sample& one : samples_)
-    labels.push_back(one.label);
-  if (std::ranges::adjacent_find(labels, std::not_equal_to()) == labels.end()) return false;
-  std::vector<bool> held(samples_.size());
-  for (const std::int64_t index : stratified_samples(labels, count, seed))
-    held[static_cast<std::size_t>(index)] = true;
-  std::vector<Sample> kept, end;
-  for (std::size_t i = 0; i < samples_.size(); ++i)
-    (held[i] ? end : kept).push_back(std::move(samples_[i]));
-  samples_ = std::move(kept);
-  std::ranges::move(end, std::back_inserter(samples_));
-  return true;
+  LabelsOfSamples out;
+  if (options_.kind == LabelKind::Numbers || !options_.labelled) return out;
+  for (const Sample& one : samples_) {
+    std::vector<std::int64_t>& labels = out.emplace_back();
+    if (options_.kind == LabelKind::Class) labels.push_back(one.label);
+    for (std::size_t c = 0; c < one.numbers.size(); ++c)
+      if (one.numbers[c] > 0) labels.push_back(static_cast<std::int64_t>(c));
+    std::int64_t first = 0;
+    for (std::size_t h = 0; h < one.classes.size(); ++h) {
+      if (one.classes[h] >= 0) labels.push_back(first + one.classes[h]);
+      first += options_.heads[h].labels.size();
+    }
+  }
+  return out;
+}
+
+void LabelledTexts::reorder(const std::vector<std::int64_t>& order) {
+  TESSERA_ASSERT(!order_);
+  samples_ = reordered(samples_, order);
 }
 
 std::unique_ptr<RecordDataset> LabelledTexts::split_off(std::int64_t count) {

@@ -30,6 +30,8 @@ enum class LabelKind : std::uint8_t {
 /// uses.
 struct TextFields {
   std::string text, pair, label;
+  /// A record without a known label field has a column of 0 or 1 for each label.
+  bool columns = false;
   HistoryOptions history;  ///< put before the text
   /// Describes the options text_field, text_pair_field, label_field and those of the history;
   /// `label_text` documents the label.
@@ -49,11 +51,13 @@ struct LabelledTextsOptions {
 
 /// Replaces empty names by fields of a record: `text` is tried first for the text. Throws
 /// Error{Data} if the record has no known field; without `labelled`, it does not look for a label.
+/// With `fields.columns`, the label field may stay empty.
 TextFields find_fields(const data::Record& record,
                        TextFields fields,
                        const std::string& text,
                        bool labelled = true);
-/// The labels of the records in `files`. `kind`: Class or Classes.
+/// The labels of the records in `files`. `kind`: Class or Classes. Of records with a column for
+/// each label: those that are 0 or 1 in every record, in their order.
 Labels labels_found_in(const std::vector<std::string>& files,
                        const data::RecordOptions& how,
                        const TextFields& fields,
@@ -80,8 +84,10 @@ class LabelledTexts final : public RecordDataset {
                   const text::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   /// The part that is split off contains each text once.
-  bool move_held_out(std::int64_t count, std::uint64_t seed) override;
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  /// Classes, with several heads numbered one head after the other; none for numbers.
+  [[nodiscard]] LabelsOfSamples strata() const override;
+  void reorder(const std::vector<std::int64_t>& order) override;
   /// Balances the classes by the options. Before this call each text is a sample.
   void arrange() override;
 

@@ -33,6 +33,14 @@ std::optional<std::int64_t> integer_in(const std::string& name) {
   return whole ? std::optional(number) : std::nullopt;
 }
 
+/// The names that the file declares for integers in a field; nullptr: none.
+std::shared_ptr<const std::vector<std::string>> declared_names(const data::Record& record,
+                                                               const std::string& field) {
+  if (record.classes == nullptr) return nullptr;
+  const auto found = record.classes->find(field);
+  return found == record.classes->end() ? nullptr : found->second;
+}
+
 }  // namespace
 
 Label label_of(const data::Record& record, const json::Value& value, const std::string& field) {
@@ -46,9 +54,9 @@ Label label_of(const data::Record& record, const json::Value& value, const std::
     // Tables have the spelling of the program that wrote them.
     const std::string lower = text::lower(value.as_string());
     const bool flag = record.row && (lower == "true" || lower == "false");
-    return {flag ? lower : value.as_string(), std::nullopt};
+    return {.name = flag ? lower : value.as_string()};
   }
-  if (value.is_bool()) return {value.as_bool() ? "true" : "false", std::nullopt};
+  if (value.is_bool()) return {.name = value.as_bool() ? "true" : "false"};
   const std::optional<std::int64_t> id =
       value.is_number() ? value.as_integer() : std::optional<std::int64_t>();
   // -1 marks a missing label in published data.
@@ -56,7 +64,15 @@ Label label_of(const data::Record& record, const json::Value& value, const std::
     record.refuse(fmt::format("the label \"{}\" is {}", field, value.dump()),
                   fmt::format("give a name or an integer from 0 to {}", kMostLabels - 1));
   }
-  return {std::to_string(*id), id};
+  const auto names = declared_names(record, field);
+  if (names == nullptr) return {.name = std::to_string(*id), .id = id};
+  if (*id >= std::ssize(*names)) {
+    record.refuse(
+        fmt::format(
+            "the label \"{}\" is {}, and the file declares {} classes", field, *id, names->size()),
+        "correct the record, or the features of the dataset");
+  }
+  return {.name = (*names)[static_cast<std::size_t>(*id)], .declared_id = id, .declared = names};
 }
 
 std::int64_t id_in(const data::Record& record, const Label& label, const Labels& labels) {
@@ -99,6 +115,7 @@ void LabelCollector::add(const data::Record& record, const Label& label) {
                               label.id ? "a name" : "an integer"),
                   "give names or integers in all records, or all names in task.params.labels");
   }
+  if (label.declared != nullptr && declared_.empty()) declared_ = *label.declared;
   if (label.id) {
     ++numbers_[*label.id];
   } else {
@@ -119,7 +136,10 @@ Labels LabelCollector::labels() const {
   }
   Labels out = Labels::named(std::move(names));
   out.counts = std::move(counts);
-  return out;
+  const bool all_declared = std::ranges::all_of(names_, [&](const auto& one) {
+    return std::ranges::find(declared_, one.first) != declared_.end();
+  });
+  return declared_.empty() || !all_declared ? out : counted(declared_, out);
 }
 
 std::optional<std::int64_t> Labels::id_of(const std::string& name) const {
@@ -129,6 +149,10 @@ std::optional<std::int64_t> Labels::id_of(const std::string& name) const {
 
 std::optional<std::int64_t> Labels::id_of(const Label& label) const {
   if (const auto id = id_of(label.name)) return id;
+  if (label.declared_id) {
+    const std::string digits = std::to_string(*label.declared_id);
+    return id_of({.name = digits, .id = label.declared_id});
+  }
   const bool is_id = label.id && *label.id >= 0 && *label.id < size();
   return is_id && !by_value_ ? label.id : std::nullopt;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -35,7 +36,7 @@ class Labels {
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   [[nodiscard]] std::optional<std::int64_t> id_of(const std::string& name) const;
   /// The id of a record's label: that of its name, or else the integer itself if the names are no
-  /// integers; nothing if there is no such label.
+  /// integers, or have its digits; nothing if there is no such label.
   [[nodiscard]] std::optional<std::int64_t> id_of(const Label& label) const;
   /// The frequency of each label in the training data; empty: not counted.
   std::vector<std::int64_t> counts;
@@ -46,10 +47,14 @@ class Labels {
   bool by_value_ = false;                              // all names are integers
 };
 
-/// A record's label: a name, or an integer, whose digits are the name. True and false are names.
+/// A record's label: a name, or an integer, whose digits are the name. True and false are names. An
+/// integer for which the file declares a name has that name.
 struct Label {
   std::string name;
-  std::optional<std::int64_t> id;
+  std::optional<std::int64_t> id = {};  ///< of an integer without a declared name
+  /// The integer with a declared name, and all names in the order of their integers.
+  std::optional<std::int64_t> declared_id = {};
+  std::shared_ptr<const std::vector<std::string>> declared = nullptr;
 };
 /// The label in `field` of a record. Throws Error{Data} for a value that is neither a name nor an
 /// integer.
@@ -57,7 +62,8 @@ Label label_of(const data::Record& record, const json::Value& value, const std::
 /// The id of the label. Throws Error{Data} for an unknown label.
 std::int64_t id_in(const data::Record& record, const Label& label, const Labels& labels);
 
-/// Collects the labels of records, as for Labels::found_in().
+/// Collects the labels of records, as for Labels::found_in(). If the files declare names of
+/// classes, all of these are labels, in the declared order.
 class LabelCollector {
  public:
   void add(const data::Record& record, const Label& label);
@@ -65,6 +71,7 @@ class LabelCollector {
 
  private:
   std::map<std::string, std::int64_t> names_;  // with their frequencies
+  std::vector<std::string> declared_;
   std::map<std::int64_t, std::int64_t> numbers_;
 };
 

@@ -274,6 +274,10 @@ std::unique_ptr<RecordDataset> PreferenceSamples::split_off(std::int64_t count) 
   return tail;
 }
 
+void PreferenceSamples::reorder(const std::vector<std::int64_t>& order) {
+  samples_ = reordered(samples_, order);
+}
+
 // As TRL pairs them, so that the divergence of a group is that of its own completions.
 std::size_t PreferenceSamples::partner_of(std::size_t sample) const {
   const std::size_t all = samples_.size(),

@@ -66,6 +66,7 @@ class PreferenceSamples final : public RecordDataset {
                   const ConversationTokenizer& tokenizer,
                   const std::function<void()>& poll);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  void reorder(const std::vector<std::int64_t>& order) override;
   void arrange() override;
 
   [[nodiscard]] std::string name() const override { return "preferences"; }

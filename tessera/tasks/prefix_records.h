@@ -32,6 +32,7 @@ class PrefixRecords final : public RecordDataset {
   [[nodiscard]] std::int64_t tokens() const override { return samples_->tokens(); }
   [[nodiscard]] std::string fingerprint() const override;
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  void reorder(const std::vector<std::int64_t>& order) override { samples_->reorder(order); }
   void arrange() override { samples_->arrange(); }
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -79,6 +80,7 @@ data::RecordOptions record_options(const data::DataOptions& options, std::string
   data::RecordOptions out{.replace_invalid_utf8 = options.invalid_utf8 == "replace",
                           .skip_bad = options.on_bad_record == "skip",
                           .map = {},
+                          .map_may_miss = options.map_may_miss,
                           .example = std::move(example)};
   if (options.map.is_null()) return out;
   TESSERA_REQUIRE(
@@ -159,6 +161,12 @@ void RecordDataset::read_records(const std::vector<std::string>& files,
   refused_.insert(refused_.end(), counts.refused.begin(), counts.refused.end());
 }
 
+void RecordDataset::reorder(const std::vector<std::int64_t>& /*order*/) {
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("{} keep the order of their files", name()),
+              "leave out data.folds");
+}
+
 void RecordDataset::count_in(const RecordDataset& other) {
   cut_ += other.cut_;
   stats_ += other.stats_;
@@ -199,6 +207,78 @@ std::int64_t held_out_of(std::int64_t size, const data::DataOptions& options) {
   return size - kept;
 }
 
+/// The samples that are held out: indices in order.
+struct HeldOut {
+  std::vector<std::int64_t> samples;
+  std::string how;  ///< for the fingerprint; empty: the last ones
+};
+
+/// One of the folds into which the samples are divided.
+HeldOut held_fold(const RecordDataset& part, const data::DataOptions& options, std::uint64_t seed) {
+  const std::int64_t folds = options.folds.value_or(1), size = part.size();
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t fold = 0; fold < folds; ++fold)
+    sizes.push_back(size / folds + (fold < size % folds ? 1 : 0));
+  LabelsOfSamples labels = part.strata();
+  labels.resize(static_cast<std::size_t>(size));
+  const std::vector<std::int64_t> fold_of = stratified_parts(labels, sizes, seed);
+  HeldOut out{.samples = {}, .how = fmt::format(" fold {} of {} {}", options.fold, folds, seed)};
+  for (std::int64_t i = 0; i < size; ++i)
+    if (fold_of[static_cast<std::size_t>(i)] == options.fold - 1) out.samples.push_back(i);
+  return out;
+}
+
+/// data.validation_fraction of the samples.
+HeldOut held_fraction(const RecordDataset& part,
+                      const data::DataOptions& options,
+                      std::uint64_t seed) {
+  const std::int64_t size = part.size(), count = held_out_of(size, options);
+  HeldOut out;
+  const LabelsOfSamples labels = part.strata();
+  const bool differ = std::ranges::adjacent_find(labels, std::not_equal_to()) != labels.end();
+  if (!differ) {
+    for (std::int64_t i = size - count; i < size; ++i)
+      out.samples.push_back(i);
+    return out;
+  }
+  out.how = fmt::format(" stratified {}", seed);
+  if (std::ranges::all_of(labels, [](const auto& own) { return own.size() == 1; })) {
+    std::vector<std::int64_t> classes;
+    for (const std::vector<std::int64_t>& own : labels)
+      classes.push_back(own.front());
+    out.samples = stratified_samples(classes, count, seed);
+    return out;
+  }
+  const auto parts = stratified_parts(labels, {size - count, count}, seed);
+  for (std::int64_t i = 0; i < size; ++i)
+    if (parts[static_cast<std::size_t>(i)] == 1) out.samples.push_back(i);
+  return out;
+}
+
+/// Moves the samples that are held out into a separate dataset. `fingerprint` receives how they are
+/// chosen.
+std::unique_ptr<RecordDataset> hold_out(RecordDataset& part,
+                                        const data::DataOptions& options,
+                                        std::uint64_t seed,
+                                        std::string& fingerprint) {
+  const HeldOut held =
+      options.folds ? held_fold(part, options, seed) : held_fraction(part, options, seed);
+  fingerprint += held.how;
+  if (!held.how.empty()) {
+    std::vector<std::int64_t> order;
+    std::size_t next = 0;
+    for (std::int64_t i = 0; i < part.size(); ++i) {
+      if (next < held.samples.size() && held.samples[next] == i)
+        ++next;
+      else
+        order.push_back(i);
+    }
+    order.insert(order.end(), held.samples.begin(), held.samples.end());
+    part.reorder(order);
+  }
+  return part.split_off(std::ssize(held.samples));
+}
+
 /// A source of data.train with data.streaming, or the ends of its files, which are held out.
 std::unique_ptr<RecordDataset> stream_source(const DataRequest& request,
                                              const ReadRecords& read,
@@ -206,10 +286,11 @@ std::unique_ptr<RecordDataset> stream_source(const DataRequest& request,
                                              const std::vector<std::string>& names,
                                              bool held_out) {
   const data::DataOptions& options = request.options;
-  const auto open = [read, options, held_out](const std::string& file) {
+  const auto open = [read, options, seed = request.seed, held_out](const std::string& file) {
     std::unique_ptr<RecordDataset> samples = read({file}, data::Split::Train);
-    if (options.validation_fraction > 0) {
-      auto end = samples->split_off(held_out_of(samples->size(), options));
+    if (options.holds_out()) {
+      std::string ignored;  // the samples of the file tell which are held out
+      auto end = hold_out(*samples, options, seed, ignored);
       if (held_out) samples = std::move(end);
     }
     samples->arrange();
@@ -262,10 +343,7 @@ std::vector<std::unique_ptr<RecordDataset>> take_tails(
   if (request.options.streaming > 0) return stream_training(request, read, list, /*held_out=*/true);
   std::vector<std::unique_ptr<RecordDataset>> out;
   for (const auto& part : parts) {
-    const std::int64_t count = held_out_of(part->size(), request.options);
-    if (part->move_held_out(count, request.seed))
-      fingerprint += fmt::format(" stratified {}", request.seed);
-    out.push_back(part->split_off(count));
+    out.push_back(hold_out(*part, request.options, request.seed, fingerprint));
     out.back()->arrange();
   }
   return out;
@@ -324,11 +402,10 @@ data::Datasets open_records(const DataRequest& request,
                             const char* noun,
                             const ListFiles& list) {
   const data::DataOptions& options = request.options;
-  TESSERA_REQUIRE(
-      options.validation.empty() || options.validation_fraction == 0.0,
-      Config,
-      "data.validation and data.validation_fraction are both given",
-      "keep data.validation (other data) or data.validation_fraction (the tail of data.train)");
+  TESSERA_REQUIRE(options.validation.empty() || !options.holds_out(),
+                  Config,
+                  "data.validation is given, and a part of data.train is held out as well",
+                  "keep data.validation (other data), or data.validation_fraction or data.folds");
   std::vector<std::unique_ptr<RecordDataset>> parts = read_training(request, read, list, noun),
                                               tails;
   data::Datasets out;
@@ -341,7 +418,7 @@ data::Datasets open_records(const DataRequest& request,
   if (!options.sources.is_null()) out.fingerprint += options.mix_until + " ";
   out.fingerprint +=
       fmt::format("{} {}", options.shuffle, text::number(options.validation_fraction));
-  if (options.validation_fraction > 0.0) {
+  if (options.holds_out()) {
     std::vector<std::int64_t> sizes;
     for (std::unique_ptr<RecordDataset>& tail :
          take_tails(parts, request, read, list, out.fingerprint)) {

@@ -13,6 +13,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/records.h"
+#include "tessera/tasks/class_sampling.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -41,9 +42,12 @@ class RecordDataset : public data::Dataset {
   [[nodiscard]] virtual std::string fingerprint() const = 0;
   /// Moves the last `count` samples into a separate dataset.
   [[nodiscard]] virtual std::unique_ptr<RecordDataset> split_off(std::int64_t count) = 0;
-  /// Moves samples that are to be held out to the end, for split_off(): of a classifier's, `count`
-  /// in which every class has its share. Returns false if the last ones are held out.
-  virtual bool move_held_out(std::int64_t /*count*/, std::uint64_t /*seed*/) { return false; }
+  /// The labels of each sample, of which every part of divided data has its share: classes, and the
+  /// tags of words. Empty: the samples have no labels.
+  [[nodiscard]] virtual LabelsOfSamples strata() const { return {}; }
+  /// Puts the samples into the order of their indices in `order`, a permutation. Called before
+  /// arrange(), and only for tasks whose data may be divided by more than its end.
+  virtual void reorder(const std::vector<std::int64_t>& order);
   /// Number of samples of each class, in the order of the class ids; empty if there are no classes.
   using ClassCounts = std::vector<std::pair<std::string, std::int64_t>>;
   [[nodiscard]] virtual ClassCounts class_counts() const { return {}; }
@@ -90,6 +94,17 @@ std::vector<T> take_tail(std::vector<T>& items, std::int64_t count) {
                       std::make_move_iterator(items.end()));
   items.resize(items.size() - static_cast<std::size_t>(count));
   return tail;
+}
+
+/// The items in the order of their indices in `order`; for RecordDataset::reorder().
+template <class T>
+std::vector<T> reordered(std::vector<T>& items, const std::vector<std::int64_t>& order) {
+  TESSERA_ASSERT(order.size() == items.size());
+  std::vector<T> out;
+  out.reserve(items.size());
+  for (const std::int64_t index : order)
+    out.push_back(std::move(items[static_cast<std::size_t>(index)]));
+  return out;
 }
 
 /// Computes a hash of everything that determines samples.

@@ -217,6 +217,10 @@ std::unique_ptr<RecordDataset> SentencePairs::split_off(std::int64_t count) {
   return tail;
 }
 
+void SentencePairs::reorder(const std::vector<std::int64_t>& order) {
+  documents_ = reordered(documents_, order);
+}
+
 void SentencePairs::arrange() {
   arranged_ = true;
   TESSERA_REQUIRE(options_.label != PairLabel::NextSentence || documents_.size() != 1,

@@ -68,6 +68,7 @@ class SentencePairs final : public RecordDataset {
                   const text::Tokenizer& tokenizer,
                   const data::TokenizeOptions& how);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  void reorder(const std::vector<std::int64_t>& order) override;
   /// Makes the pairs. Before this call each document is a sample. Throws Error{Data} if there is no
   /// other document from which a text could be taken.
   void arrange() override;

@@ -57,6 +57,10 @@ std::unique_ptr<RecordDataset> SftSamples::split_off(std::int64_t count) {
   return tail;
 }
 
+void SftSamples::reorder(const std::vector<std::int64_t>& order) {
+  texts_ = reordered(texts_, order);
+}
+
 void SftSamples::arrange() {
   std::vector<std::int64_t> lengths;
   for (const LearnedTokens& text : texts_)

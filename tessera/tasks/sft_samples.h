@@ -50,6 +50,7 @@ class SftSamples final : public RecordDataset {
                   const std::function<void()>& poll);
   void add(LearnedTokens text);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  void reorder(const std::vector<std::int64_t>& order) override;
   /// Packs the sequences. Before this call each sequence is a sample.
   void arrange() override;
 

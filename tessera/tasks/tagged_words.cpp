@@ -2,6 +2,7 @@
 #include "tessera/tasks/tagged_words.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -113,6 +114,20 @@ std::unique_ptr<RecordDataset> TaggedWords::split_off(std::int64_t count) {
   auto tail = std::make_unique<TaggedWords>(length_, pad_id_, tags_);
   tail->samples_ = take_tail(samples_, count);
   return tail;
+}
+
+LabelsOfSamples TaggedWords::strata() const {
+  LabelsOfSamples out;
+  for (const Record& sample : samples_) {
+    std::set<std::int64_t> tags(sample.tags.begin(), sample.tags.end());
+    tags.erase(kNoTag);
+    out.emplace_back(tags.begin(), tags.end());
+  }
+  return out;
+}
+
+void TaggedWords::reorder(const std::vector<std::int64_t>& order) {
+  samples_ = reordered(samples_, order);
 }
 
 std::vector<data::TensorSpec> TaggedWords::tensors() const {

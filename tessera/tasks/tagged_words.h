@@ -45,6 +45,9 @@ class TaggedWords final : public RecordDataset {
                   const text::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  /// The tags of each sample's words.
+  [[nodiscard]] LabelsOfSamples strata() const override;
+  void reorder(const std::vector<std::int64_t>& order) override;
 
   [[nodiscard]] std::string name() const override { return "tagged words"; }
   [[nodiscard]] std::int64_t size() const override {

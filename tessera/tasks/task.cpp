@@ -212,6 +212,26 @@ void check_data(const Task& task,
              of_task + " reads records, each apart from the others",
              "remove it");
   }
+  if (data.folds) {
+    if (!task.reads_records() || task.writes_answers())
+      refuse("data.folds",
+             of_task + (task.reads_records() ? " evaluates its rewards" : " reads texts") +
+                 ", and folds divide records with answers or labels",
+             "remove it; data.validation_fraction holds out the end of the data");
+    if (data.streaming > 0)
+      refuse(
+          "data.folds", "data.streaming holds out the end of each file", "remove one of the two");
+    if (!data.validation.empty() || data.validation_fraction > 0)
+      refuse("data.folds",
+             "one of the folds is held out, and the validation data is given as well",
+             "remove data.validation and data.validation_fraction, or data.folds");
+    if (data.fold > *data.folds)
+      refuse("data.fold",
+             fmt::format("there are {} folds", *data.folds),
+             fmt::format("give a number from 1 to {}", *data.folds));
+  }
+  if (!data.folds && data.fold != 1)
+    refuse("data.fold", "data.folds is not given", "set data.folds, or remove data.fold");
   if (data.streaming > 0) {
     if (!task.streams())
       refuse("data.streaming",

@@ -60,6 +60,10 @@ std::unique_ptr<RecordDataset> TextPairs::split_off(std::int64_t count) {
   return tail;
 }
 
+void TextPairs::reorder(const std::vector<std::int64_t>& order) {
+  samples_ = reordered(samples_, order);
+}
+
 std::vector<data::TensorSpec> TextPairs::tensors() const {
   return {
       {.name = "input_ids", .dtype = DType::I64, .shape = {source_length_}},

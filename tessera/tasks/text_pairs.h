@@ -41,6 +41,7 @@ class TextPairs final : public RecordDataset {
                   const text::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+  void reorder(const std::vector<std::int64_t>& order) override;
 
   [[nodiscard]] std::string name() const override { return "pairs of texts"; }
   [[nodiscard]] std::int64_t size() const override {

@@ -321,6 +321,33 @@ TEST(Locks, CanBeLookedAtWithoutTakingThemOrMakingAFile) {
   EXPECT_FALSE(Lock::holder(path));
 }
 
+TEST(Locks, SayForWhomTheyWaitAndThatItIsStopped) {
+  const TempDir folder;
+  const fs::path path = folder.path() / "lock";
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto held = Lock::try_acquire(path);
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, WUNTRACED), child);
+  std::string told;
+
+  const auto lock = Lock::acquire(
+      path,
+      [&](const std::string& owner) {
+        told = owner;
+        kill(child, SIGCONT);
+      },
+      {},
+      0.0);
+
+  EXPECT_THAT(told,
+              AllOf(HasSubstr("process " + std::to_string(child)),
+                    HasSubstr("a signal has stopped (kill -CONT " + std::to_string(child))));
+  waitpid(child, nullptr, 0);
+}
+
 TEST(Locks, KnowAnOwnerThatIsGone) {
   const TempDir folder;
   const fs::path path = folder.path() / "lock";

@@ -47,7 +47,7 @@ EOF
   [[ $1 == gpt2 ]] || return 0
   predicts "$box/$1-2"
   "$tessera" convert "$box/$1-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
-  "$tessera" predict "$box/folder" "$box/new.csv" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
+  "$tessera" predict "$box/folder" "$box/new.csv" --out "$box/folder.jsonl" --quiet || exit 1
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
   evaluates_tables "$box/folder"
 }
@@ -118,18 +118,32 @@ EOF
   echo '{"tokens": ["aaa", "bb", "c"]}' >"$box/new.jsonl"
   "$tessera" predict "$box/tag-2" "$box/new.jsonl" --out "$box/said.jsonl" --quiet || exit 1
   expect "a tag for each word" says '"tags":["A","B","O"]' "$box/said.jsonl"
+  cross_validates
+}
+# Each half of the words is held out once; the second time, both trainings are finished.
+cross_validates() {
+  local time
+  for time in 1 2; do
+    timeout 120 "$tessera" train "$box/tag.json" --folds 2 --set "run.dir=$box/folds" --set data.validation_fraction=0 \
+      --set trainer.max_steps=2 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+    expect "a row of means" grep -Eq '^ *mean +[0-9.]+ +[0-9.]+' "$box/out"
+  done
+  expect "a run for each fold" grep -q '"fold": *2' "$box/folds/fold-2/config.json"
+  expect "the table as a file" grep -q '"sd"' "$box/folds/folds.json"
+  "$tessera" eval "$box/folds/fold-1" --threads 1 >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
+  expect "an evaluation of what a fold held out" says "96 labels" "$box/eval"
 }
 # Texts whose number is half of how often they have an "a".
 learns_numbers() {
   local i n steps
-  { echo "text,score" && for ((i = 0; i < 64; ++i)); do
+  { echo "note,score" && for ((i = 0; i < 64; ++i)); do
     n=$((1 + i * 5 % 8))
     echo "$(printf 'a%.0s' $(seq $n))bbbbbbbb,$((n / 2)).$((n % 2 * 5))"
   done; } >"$box/numbers.csv"
   cat >"$box/numbers.json" <<EOF
 {
   "model": {"family": "bert", "num_layers": 1, "hidden_size": 16, "num_heads": 2, "dropout": 0}, "task": "regression",
-  "data": {"train": "$box/numbers.csv", "sequence_length": 16, "validation_fraction": 0.25},
+  "data": {"train": "$box/numbers.csv", "map": {"text": "note"}, "sequence_length": 16, "validation_fraction": 0.25},
   "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 1e-2}},
   "trainer": {"max_steps": 60}, "eval": {"every": 30}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 30}
 }
@@ -145,8 +159,12 @@ EOF
   expect "numbers near those of the file" awk -F'"r2":' 'NF > 1 { last = $2 + 0 } END { exit !(last > 0.5) }' "$box/numbers-2/metrics.jsonl"
   "$tessera" predict "$box/numbers-2" "$box/numbers.csv" --out "$box/said.jsonl" --quiet || exit 1
   "$tessera" convert "$box/numbers-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
-  "$tessera" predict "$box/folder" "$box/numbers.csv" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
-  expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
+  "$tessera" predict "$box/folder" "$box/numbers.csv" --out "$box/folder.jsonl" --quiet || exit 1
+  expect "the same of the written folder, which has kept fields and length" cmp "$box/folder.jsonl" "$box/said.jsonl"
+  "$tessera" eval "$box/folder" --data "$box/numbers.csv" --batches 2 --threads 1 >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
+  expect "the part that was evaluated" says "of the first 16 of 64 samples" "$box/eval"
+  { echo "note" && echo "aabbbbbbbb"; } >"$box/new.csv"
+  expect "a prediction for records without their label" "$tessera" predict "$box/numbers-2" "$box/new.csv" --out "$box/new.jsonl" --quiet
 }
 # Two labels of each text, the letter and whether there are many: one head each.
 learns_two_labels() {
@@ -176,7 +194,7 @@ EOF
   "$tessera" predict "$box/bert-2" "$box/new.jsonl" --out "$box/said.jsonl" --quiet || exit 1
   expect "both labels" grep -q '"letter":{"label":"b",.*"many":{"label":"yes",' "$box/said.jsonl"
   "$tessera" convert "$box/bert-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
-  "$tessera" predict "$box/folder" "$box/new.jsonl" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
+  "$tessera" predict "$box/folder" "$box/new.jsonl" --out "$box/folder.jsonl" --quiet || exit 1
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
 }
 f1_in() { grep -o 'f1_macro [0-9.]*' "$box/$1" | cut -d' ' -f2; }

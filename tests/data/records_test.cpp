@@ -284,7 +284,14 @@ TEST_F(Records, FoldersStandForTheFilesOfAPart) {
                            "d/dev.jsonl",
                            "d/notes.md",
                            "e/b.csv",
-                           "e/a.jsonl.gz"})
+                           "e/a.jsonl.gz",
+                           "e/more/c.csv",
+                           "f/data/train-00000.parquet",
+                           "f/data/test-00000.parquet",
+                           "f/.cache/train-00001.parquet",
+                           "g/train/b.jsonl",
+                           "g/train/deep/c.jsonl",
+                           "g/test/a.jsonl"})
     write(name, "");
   const auto names = [&](const std::string& name, Split split) {
     Strings out;
@@ -295,6 +302,11 @@ TEST_F(Records, FoldersStandForTheFilesOfAPart) {
   EXPECT_THAT(names("d", Split::Train), ElementsAre("train-0.jsonl", "train-1.jsonl"));
   EXPECT_THAT(names("d", Split::Validation), ElementsAre("dev.jsonl"));
   EXPECT_THAT(names("e", Split::Train), ElementsAre("a.jsonl.gz", "b.csv"));
+  // Subfolders stand for a folder without files of its own.
+  EXPECT_THAT(names("f", Split::Train), ElementsAre("train-00000.parquet"));
+  EXPECT_THAT(names("f", Split::Test), ElementsAre("test-00000.parquet"));
+  EXPECT_THAT(names("g", Split::Train), ElementsAre("b.jsonl"));
+  EXPECT_THAT(names("g", Split::Test), ElementsAre("a.jsonl"));
   EXPECT_THAT(names("d/train-*.jsonl", Split::Train),
               ElementsAre("train-0.jsonl", "train-1.jsonl"));
   EXPECT_THROW(names("d", Split::Test), Error);

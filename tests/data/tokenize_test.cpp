@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
+#include <fstream>
+#include <new>
 
 #include "support/no_threads.h"
 #include "support/text_files.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tessera/base/text.h"
 #include "tessera/data/sources.h"
@@ -120,17 +124,21 @@ TEST(Tokenize, AcceptsByteOrderMarksAndLinesOfWindows) {
             static_cast<std::int64_t>(fs::file_size(text) + fs::file_size(lines)));
 }
 
-TEST(Tokenize, ReadsAFolderByByteOrderOfNames) {
+TEST(Tokenize, ReadsAFolderAndItsSubfoldersByByteOrderOfPaths) {
   const Folder folder;
   folder.write("in/b.txt", "b");
   folder.write("in/B.txt", "B");
   folder.write("in/a10.txt", "a10");
   folder.write("in/a2.jsonl", R"({"text":"a2"})");
   folder.write("in/readme.md", "no");
-  folder.write("in/sub/c.txt", "no");
+  folder.write("in/a/z.txt", "a/z");
+  folder.write("in/sub/deep/c.txt", "c");
+  folder.write("in/.hidden/d.txt", "no");
+  folder.write("elsewhere/e.txt", "no");
+  fs::create_directory_symlink(folder / "elsewhere", folder / "in/link");
 
   EXPECT_EQ(documents_of(*Result({folder / "in"}, *byte()).file),
-            expected_documents(*byte(), {"B", "a10", "a2", "b"}));
+            expected_documents(*byte(), {"B", "a/z", "a10", "a2", "b", "c"}));
 }
 
 TEST(Tokenize, KeepsTheOrderOfAList) {
@@ -406,6 +414,48 @@ TEST(Tokenize, NamesAFolderThatItCannotWriteTo) {
 
   EXPECT_EQ(error.kind(), Error::Kind::Io);
   EXPECT_TRUE(contains(error.what(), "not/there/p.bin"));
+}
+
+/// Bytes of address space that this process has.
+std::uint64_t address_space() {
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST(Tokenize, EndsWithAnErrorWhereThreadsLackMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs address space of its own";
+#endif
+  const Folder folder;
+  std::string text;
+  for (int i = 0; text.size() < 3'000'000; ++i)
+    text += "Sentence " + std::to_string(i * 7919) + " is not like the others.\n";
+  const fs::path file = folder.write("a.txt", text);
+  const text::Tokenizer& tokenizer = *gpt2();
+  int refused = 0;
+
+  for (std::uint64_t left = 1; left <= 256; left *= 2) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const rlim_t limit = address_space() + (left << 20);
+      const rlimit limits{limit, limit};
+      setrlimit(RLIMIT_AS, &limits);
+      try {
+        tokenize({file}, tokenizer, folder / std::to_string(left), {.threads = 3});
+        _exit(0);
+      } catch (const std::bad_alloc&) {
+        _exit(5);
+      } catch (...) {
+        _exit(6);
+      }
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status)) << left << " MiB: signal " << WTERMSIG(status);
+    if (WIFEXITED(status) && WEXITSTATUS(status) != 0) ++refused;
+  }
+  EXPECT_GT(refused, 0) << "every limit was large enough";
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "tessera/base/inputs.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
+#include "tessera/planner/course.h"
 #include "tessera/planner/place.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/with_data.h"

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "tessera/config/json.h"
+#include "tessera/planner/course.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
 

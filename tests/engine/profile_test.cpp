@@ -16,6 +16,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"

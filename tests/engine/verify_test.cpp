@@ -18,6 +18,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/promise.h"
+#include "tessera/planner/course.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"

@@ -73,7 +73,7 @@ nn::Batch inputs_of(const models::Resolved& model, std::int64_t samples, std::in
   for (std::int64_t sample = 0; sample < samples; ++sample)
     batch.sample_ids.push_back(sample);
   const models::TrunkOutput& trunk = model.trunk.output;
-  if (trunk.images) {
+  if (trunk.modality == models::Modality::Images) {
     const std::int64_t side = *model.description.find("image_size")->as_integer();
     const std::int64_t channels = *model.description.find("num_channels")->as_integer();
     batch.set("pixel_values", at::randn({samples, channels, side, side}));

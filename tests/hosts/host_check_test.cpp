@@ -76,5 +76,15 @@ TEST(FolderMark, IsSeenInTheSameFolderOnlyAndRemoved) {
   EXPECT_EQ(FolderMark("/no/such/folder").mark(), "");
 }
 
+TEST(OwnFolder, IsRefusedOnANetworkFileSystemAndTakenElsewhere) {
+  EXPECT_EQ(network_file_system(0x6969), "NFS");
+  EXPECT_EQ(network_file_system(0xFE534D42), "SMB");
+  EXPECT_EQ(network_file_system(0xEF53), "") << "ext4";
+  EXPECT_EQ(network_file_system(0x01021994), "") << "tmpfs";
+
+  EXPECT_NO_THROW(check_own_folder(
+      {.path = "/tmp/no/such/folder", .must_be_shared = false, .must_be_own = true}));
+}
+
 }  // namespace
 }  // namespace tessera::hosts

@@ -10,6 +10,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/refusal.h"
 #include "tessera/launch/rendezvous.h"
 
 namespace tessera::launch {
@@ -434,6 +435,47 @@ TEST(JoinLauncher, IsNotDisturbedByStrangers) {
 
   EXPECT_EQ(wait_for(guest), 0);
   EXPECT_EQ(wait_for(host), 0);
+}
+
+/// Lets local ranks of three end with an error, each in a process of its own, and returns those
+/// that tell it.
+std::vector<int> tellers(const std::vector<int>& ranks,
+                         const std::string& job,
+                         const std::function<std::string(int rank)>& error) {
+  Board& board = Board::make();
+  std::vector<pid_t> children;
+  for (const int rank : ranks) {
+    children.push_back(in_child([&] {
+      const Refusal refusal(launcher_of(rank, 3, job), error(rank), 0.5);
+      board.numbers[static_cast<std::size_t>(rank)] = refusal.is_told_here() ? 1 : 0;
+      return 2;
+    }));
+  }
+  for (const pid_t child : children)
+    EXPECT_EQ(wait_for(child), 2);
+  std::vector<int> out;
+  for (const int rank : ranks) {
+    if (board.numbers[static_cast<std::size_t>(rank)] == 1) out.push_back(rank);
+  }
+  return out;
+}
+
+TEST(Refusal, OfAllRanksIsToldByTheLowestLocalRank) {
+  const auto same = [](int) { return std::string("no data"); };
+
+  EXPECT_THAT(tellers({2, 1, 0}, "all", same), testing::ElementsAre(0));
+}
+
+TEST(Refusal, ThatTheLowestRankDoesNotHaveIsToldByAnother) {
+  const auto same = [](int) { return std::string("no data"); };
+
+  EXPECT_THAT(tellers({1, 2}, "some", same), testing::SizeIs(1));
+}
+
+TEST(Refusal, OfAnotherKindIsToldAsWell) {
+  const auto own = [](int rank) { return rank == 2 ? "no memory" : "no data"; };
+
+  EXPECT_THAT(tellers({0, 1, 2}, "different", own), testing::ElementsAre(0, 2));
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ nn::Batch batch_for(const Resolved& model) {
   const bool whole = objective == "sequence_classification" || objective == "image_classification";
   if (whole) batch.set("label", at::zeros({kSamples}, at::kLong));
   if (!whole) batch.set("labels", ids_BT.remainder(2));
-  if (model.trunk.output.images) batch.set("pixel_values", at::ones({kSamples, 3, 8, 8}));
+  if (model.trunk.output.modality == Modality::Images)
+    batch.set("pixel_values", at::ones({kSamples, 3, 8, 8}));
   return batch;
 }
 

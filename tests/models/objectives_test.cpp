@@ -568,9 +568,10 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
     for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
       SCOPED_TRACE(name);
       Trunk trunk = lookup_trunk(kind);
-      trunk.output.images = name == "image_classification";
+      const bool images = name == "image_classification";
+      trunk.output.modality = images ? Modality::Images : Modality::Text;
       if (name == "seq2seq") trunk.output.target = TargetText();
-      trunk.output.heads.pooling = trunk.output.images ? Pooling::FirstToken : Pooling::LastToken;
+      trunk.output.heads.pooling = images ? Pooling::FirstToken : Pooling::LastToken;
       ModelRunner runner(with_objective(std::move(trunk), name));
       runner.initialize(1);
       nn::Batch batch = batch_of();

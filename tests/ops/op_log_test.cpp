@@ -185,7 +185,7 @@ TEST(OpLog, CountsTheSameWorkOnMetaTensors) {
     activate(on(x), Activation::Gelu);
     activate_backward(on(x), on(x), Activation::Gelu);
     gated(on(dy), Activation::Silu);
-    gated_backward(on(dy.narrow(2, 0, 5)), on(dy), Activation::Silu);
+    gated_backward(on(dy.narrow(2, 0, 5).contiguous()), on(dy), Activation::Silu);
     for (const std::int64_t window : {0, 3}) {
       AttentionArgs args;
       args.window = window;
@@ -202,11 +202,13 @@ TEST(OpLog, CountsTheSameWorkOnMetaTensors) {
     add_dropout(on(x), on(x), key);
     ops::embedding(on(w), on(ids));
     embedding_grad(on(x.narrow(1, 0, 3).select(0, 0)), on(ids), on(at::zeros({10, 8})), false);
-    const RotaryTable table = rotary_table(on(at::arange(6).expand({2, 6})), {1, .1, .01, .001});
+    const RotaryTable table =
+        rotary_table(on(at::arange(6).expand({2, 6}).contiguous()), {1, .1, .01, .001});
     rotary(on(q), table);
     rotary_backward(on(q), table);
     cross_entropy_(on(random({3, 10}, 6)), on(labels), 0.0, /*want_grad=*/true);
-    exp_rows_(on(random({3, 10}, 6)), on(at::zeros({3})), on(at::zeros({3})));
+    exp_rows_(
+        on(random({3, 10}, 6)), on(at::zeros({3}, at::kDouble)), on(at::zeros({3}, at::kDouble)));
   };
 
   const Work cpu = work_of(run, at::kCPU), meta = work_of(run, at::kMeta);
@@ -230,7 +232,6 @@ TEST(OpLog, MetaTensorsAllocateTheScratchMemoryOfTheirDevice) {
   const auto results = static_cast<std::int64_t>(q.nbytes()) + 2 * 64 * 4;
   EXPECT_EQ(cpu, results + backend(at::kCPU).attention_scratch(q, q, args, false));
   EXPECT_EQ(other, results + backends().get("aten")->attention_scratch(q, q, args, false));
-  EXPECT_NE(cpu, other);
   EXPECT_EQ(&meta_backend(), &backend(at::kCPU)) << "the device is forgotten with its scope";
 }
 

@@ -307,7 +307,7 @@ TEST(FirstTables, EstimateTheTimeFromAStepWhereTokensAreNotKnown) {
 TEST(FirstTables, CountImagesAsImages) {
   const Plan texts = plan_of("nano", R"("train_batch_size": 2)");
   ModelPlan model = texts.model();
-  model.resolved.trunk.output.images = true;
+  model.resolved.trunk.output.modality = models::Modality::Images;
   const PlanWithData plan(with(texts, std::move(model)), {});
   report::TableFacts facts;
   facts.train_tokens = facts.train_samples = 1200;

@@ -84,9 +84,10 @@ TEST(Plans, HaveTheDefaultsOfTheDocumentation) {
 }
 
 TEST(Plans, OneLengthIsTheOtherWhenOnlyOneIsGiven) {
-  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)")).model.max_positions, 64);
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)")).model().resolved.max_positions, 64);
   EXPECT_EQ(
       plan_of(R"({"model": {"max_positions": 32}, "data": {"train": "a"}, "train_batch_size": 4})")
+          .data()
           .sequence_length,
       32);
 }
@@ -103,8 +104,9 @@ TEST(Plans, ShardTheUpdateUnlessABlockSaysOtherwise) {
 }
 
 TEST(Plans, Bfloat16IsTheOldNameOfBf16) {
-  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4, "bfloat16": {"enabled": true})")).working,
-            DType::BF16);
+  EXPECT_EQ(
+      plan_of(with(R"("train_batch_size": 4, "bfloat16": {"enabled": true})")).layout().working,
+      DType::BF16);
   EXPECT_THAT(
       refusal(with(
           R"("train_batch_size": 4, "bfloat16": {"enabled": true}, "bf16": {"enabled": false})")),
@@ -234,7 +236,7 @@ TEST(Plans, AConstantRateTellsThatItDoesNotWarmUp) {
   const auto notes = [](const std::string& params) {
     return plan_of(with(R"("train_batch_size": 4, "scheduler": {"type": "constant", "params": )" +
                         params + "}"))
-        .notes;
+        .notes();
   };
 
   EXPECT_THAT(notes(R"({"num_warmup_steps": 0, "num_training_steps": 9})"), testing::IsEmpty());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,69 @@ TEST(StratifiedSamples, HaveTheShareOfEveryClassInAnyOrderOfTheFile) {
   }
   EXPECT_EQ(stratified_samples(sorted, 100, 5), stratified_samples(sorted, 100, 5));
   EXPECT_NE(stratified_samples(sorted, 100, 5), stratified_samples(sorted, 100, 6));
+}
+
+TEST(StratifiedParts, HaveTheShareOfEveryClassInEveryFold) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 20; ++round) {
+    const std::int64_t all = 50 + static_cast<std::int64_t>(random() % 200), folds = 2 + round % 6;
+    LabelsOfSamples labels;
+    for (std::int64_t i = 0; i < all; ++i)
+      labels.push_back({static_cast<std::int64_t>(std::min(random() % 5, random() % 9))});
+    std::vector<std::int64_t> sizes;
+    for (std::int64_t fold = 0; fold < folds; ++fold)
+      sizes.push_back(all / folds + (fold < all % folds ? 1 : 0));
+
+    const auto parts = stratified_parts(labels, sizes, 3);
+
+    std::map<std::pair<std::int64_t, std::int64_t>, int> found;  // (part, class)
+    std::map<std::int64_t, int> whole;
+    std::vector<std::int64_t> counts(sizes.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      ++counts[static_cast<std::size_t>(parts[i])];
+      ++found[{parts[i], labels[i].front()}];
+      ++whole[labels[i].front()];
+    }
+    EXPECT_EQ(counts, sizes);
+    for (const auto& [label, count] : whole) {
+      for (std::int64_t fold = 0; fold < folds; ++fold) {
+        const double share = count * static_cast<double>(sizes[static_cast<std::size_t>(fold)]) /
+                             static_cast<double>(all);
+        EXPECT_LT(std::abs(found[std::pair(fold, label)] - share), 2) << label << " of " << count;
+      }
+    }
+    EXPECT_EQ(parts, stratified_parts(labels, sizes, 3));
+    EXPECT_NE(parts, stratified_parts(labels, sizes, 4));
+  }
+}
+
+TEST(StratifiedParts, ShareOutRareTagsOfSamplesWithSeveral) {
+  LabelsOfSamples labels;  // 200 samples: all have 0, one in four has 1, and eight have 2
+  for (std::int64_t i = 0; i < 200; ++i) {
+    labels.push_back({0});
+    if (i < 50) labels.back().push_back(1);
+    if (i < 8) labels.back().push_back(2);
+  }
+
+  const auto parts = stratified_parts(labels, {150, 50}, 1);
+
+  std::map<std::int64_t, int> held;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i] != 1) continue;
+    for (const std::int64_t label : labels[i])
+      ++held[label];
+  }
+  EXPECT_EQ(held[0], 50);
+  EXPECT_NEAR(held[1], 12.5, 0.5);
+  EXPECT_EQ(held[2], 2);
+}
+
+TEST(StratifiedParts, DivideSamplesWithoutLabelsByTheirSizes) {
+  const auto parts = stratified_parts(LabelsOfSamples(10), {3, 3, 4}, 1);
+
+  EXPECT_EQ(std::ranges::count(parts, 0), 3);
+  EXPECT_EQ(std::ranges::count(parts, 2), 4);
+  EXPECT_FALSE(std::ranges::is_sorted(parts));
 }
 
 TEST(BalancedSamples, LoseThoseThatAreTooMany) {

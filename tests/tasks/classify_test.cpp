@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "tasks/tasks_support.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -371,6 +374,55 @@ TEST_F(Classification, HoldsOutEveryClassOrTakesOtherDataForValidation) {
                                                            "--data");
   EXPECT_EQ(values(*held_out.dataset, 0, "label"), Ids{1});
   EXPECT_EQ(held_out.fingerprint, of_other.validation_fingerprint);
+}
+
+TEST_F(Classification, HoldsEveryRecordOutInOneOfItsFolds) {
+  std::string records;
+  for (int i = 0; i < 13; ++i)
+    records += fmt::format(
+        "{{\"text\": \"{}\", \"label\": \"{}\"}}\n", static_cast<char>('a' + i), i < 9 ? "x" : "y");
+  data::DataOptions data = options(records);
+  data.folds = 3;
+  const auto task = task_of("classify");
+  std::map<std::int64_t, int> held;
+  std::set<std::string> fingerprints;
+
+  for (data.fold = 1; data.fold <= 3; ++data.fold) {
+    const data::Datasets opened = open(*task, data, 4);
+
+    EXPECT_EQ(opened.train->size() + opened.validation->size(), 13);
+    std::int64_t of_y = 0;
+    for (std::int64_t i = 0; i < opened.validation->size(); ++i) {
+      ++held[values(*opened.validation, i, "input_ids").front()];
+      of_y += values(*opened.validation, i, "label").front();
+    }
+    EXPECT_GE(of_y, 1);
+    fingerprints.insert(opened.fingerprint);
+  }
+
+  EXPECT_EQ(held.size(), 13U);
+  EXPECT_TRUE(std::ranges::all_of(held, [](const auto& one) { return one.second == 1; }));
+  EXPECT_EQ(fingerprints.size(), 3U);
+}
+
+TEST_F(Classification, RefusesFoldsThatCannotBeHeldOut) {
+  const auto problem_of = [&](const std::string& type, const data::DataOptions& data) {
+    config::Problems problems;
+    const TaskOptions task{.type = type, .params = {}};
+    check_data(*task_of(type), task, data, problems, {});
+    return error_of([&] { problems.raise(); }).text();
+  };
+  data::DataOptions data = options(kMoods);
+  data.folds = 3;
+  EXPECT_THAT(problem_of("pretrain", data), HasSubstr("folds divide records"));
+  data.fold = 4;
+  EXPECT_THAT(problem_of("classify", data), HasSubstr("from 1 to 3"));
+  data.fold = 1;
+  data.validation_fraction = 0.5;
+  EXPECT_THAT(problem_of("classify", data), HasSubstr("data.folds"));
+  data.validation_fraction = 0;
+  data.streaming = 2;
+  EXPECT_THAT(problem_of("classify", data), HasSubstr("data.streaming"));
 }
 
 TEST_F(Classification, HasAFingerprintOfTextsAndLabels) {

@@ -106,6 +106,24 @@ TEST_F(ImageClassification, ReadsAFolderForEachClass) {
     EXPECT_LE(std::abs(value), 1.0F);
 }
 
+TEST_F(ImageClassification, HoldsOutTheShareOfEveryClass) {
+  std::string records;  // sorted by class
+  for (int i = 0; i < 12; ++i) {
+    const std::string name = std::to_string(i) + ".png";
+    write(name, png());
+    records += R"({"image": ")" + name + R"(", "label": ")" + (i < 8 ? "cat" : "dog") + "\"}\n";
+  }
+  write("pictures.jsonl", records);
+
+  const data::Datasets opened = open({at("pictures.jsonl")}, "{}", 0.25);
+
+  ASSERT_EQ(opened.validation->size(), 3);
+  int dogs = 0;
+  for (std::int64_t i = 0; i < 3; ++i)
+    dogs += static_cast<int>(values(*opened.validation, i, "label").front());
+  EXPECT_EQ(dogs, 1);
+}
+
 TEST_F(ImageClassification, CountsClassesAndPicturesThatAreTheSame) {
   write_classes();
   write("set/dogs/other.png", png(1));

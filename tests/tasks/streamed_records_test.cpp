@@ -171,7 +171,7 @@ TEST_F(StreamedRecords, RefusesWhatNeedsAllSamples) {
   EXPECT_THAT(problem_of("image_classify", data).what(), HasSubstr("data.streaming"));
 }
 
-TEST_F(StreamedRecords, HoldOutTheEndOfEachFile) {
+TEST_F(StreamedRecords, HoldOutTheShareOfEveryClassInEachFile) {
   data::DataOptions data = streamed(2);
   const std::vector<Ids> everything = sorted(all(open(*task_, data, 4), 0));
   data.validation_fraction = 1.0 / 3;
@@ -184,8 +184,17 @@ TEST_F(StreamedRecords, HoldOutTheEndOfEachFile) {
   for (std::int64_t i = 0; i < opened.validation->size(); ++i)
     samples.push_back(test::values(*opened.validation, i, "input_ids"));
   EXPECT_EQ(sorted(samples), everything) << "each record is in one of the two";
-  EXPECT_EQ(test::values(*opened.validation, 0, "input_ids"), (Ids{'B', 'c', 0, 0}));
-  EXPECT_EQ(test::values(*opened.validation, 1, "input_ids"), (Ids{'C', 'e', 0, 0}));
+  std::map<std::int64_t, std::pair<int, int>> held;  // by file: samples, and those of the class b
+  for (std::int64_t i = 0; i < opened.validation->size(); ++i) {
+    const Ids ids = test::values(*opened.validation, i, "input_ids");
+    auto& [all_of_file, of_b] = held[ids[0] - 'A'];
+    ++all_of_file;
+    of_b += (ids[1] - 'a') % 3 == 0 ? 1 : 0;
+  }
+  for (const auto& [file, counts] : held) {
+    EXPECT_EQ(counts.first, file);
+    EXPECT_NEAR(counts.second, static_cast<double>(file) / 3, 0.7) << file;
+  }
   EXPECT_EQ(opened.validation_tokens + opened.train_tokens, 2 * std::ssize(everything));
 }
 

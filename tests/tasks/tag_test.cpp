@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tasks/tasks_support.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -141,15 +142,23 @@ TEST_F(Tagging, NamesTheRecordThatCannotBeRead) {
   EXPECT_THAT(refusal(kGood, R"({"labels": ["y"]})"), HasSubstr("the label \"x\" is none of"));
 }
 
-TEST_F(Tagging, KeepsBackATail) {
-  data::DataOptions data = options(kWords);
-  data.validation_fraction = 0.5;
+TEST_F(Tagging, HoldsOutTheShareOfEveryTag) {
+  std::string records;  // the rare tag is in the first records alone
+  for (int i = 0; i < 20; ++i) {
+    records += fmt::format("{{\"tokens\": [\"a\", \"b\"], \"tags\": [\"O\", \"{}\"]}}\n",
+                           i < 4 ? "rare" : "O");
+  }
+  data::DataOptions data = options(records);
+  data.validation_fraction = 0.25;
 
   const data::Datasets opened = open(*task_of("tag"), data, 6);
 
-  ASSERT_EQ(opened.validation->size(), 1);
-  EXPECT_EQ(values(*opened.validation, 0, "labels"), (Ids{0, 0, 1, -100, -100, -100}));
-  EXPECT_NE(opened.fingerprint, open(*task_of("tag"), options(kWords), 6).fingerprint);
+  ASSERT_EQ(opened.validation->size(), 5);
+  int rare = 0;
+  for (std::int64_t i = 0; i < 5; ++i)
+    rare += static_cast<int>(std::ranges::count(values(*opened.validation, i, "labels"), 1));
+  EXPECT_EQ(rare, 1);
+  EXPECT_NE(opened.fingerprint, open(*task_of("tag"), options(records), 6).fingerprint);
 }
 
 }  // namespace

@@ -54,6 +54,22 @@ class ArrowReader {
     }
     if (!has_schema_) refuse("there is no description of the columns");
   }
+  /// The value of a key in the metadata of the schema, which is the first message; empty: there is
+  /// none.
+  std::string value_of_key(std::string_view key) {
+    const auto message = next();
+    if (!message) return {};
+    const auto schema = message->table.table(2);
+    if (static_cast<Header>(message->table.scalar<std::uint8_t>(1, 0)) != Header::Schema || !schema)
+      return {};
+    constexpr unsigned kMetadata = 2;
+    const FlatTable::Vector pairs = schema->vector(kMetadata, 4);
+    for (std::uint64_t i = 0; i < pairs.count; ++i) {
+      const FlatTable pair = schema->item(pairs, i);
+      if (pair.text(0) == key) return std::string(pair.text(1));
+    }
+    return {};
+  }
 
  private:
   struct Message {
@@ -163,7 +179,16 @@ void read_arrow(const RecordText& text, const RecordSink& sink) {
   ArrowReader(text, sink).read();
 }
 
-TESSERA_RECORD_FORMAT(arrow, {.extensions = {".arrow", ".feather", ".ipc"}, .read = read_arrow});
+std::string arrow_metadata(const RecordText& text) {
+  if (text.bytes.starts_with(kFeather1)) return {};
+  const RecordSink none;
+  return ArrowReader(text, none).value_of_key("huggingface");
+}
+
+TESSERA_RECORD_FORMAT(arrow,
+                      {.extensions = {".arrow", ".feather", ".ipc"},
+                       .read = read_arrow,
+                       .datasets_metadata = arrow_metadata});
 
 }  // namespace
 }  // namespace tessera::data

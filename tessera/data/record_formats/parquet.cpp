@@ -48,19 +48,30 @@ class ParquetReader {
       : sink_(sink), place_(text.name), file_(text.bytes) {}
 
   void read() {
+    const Thrift metadata = footer();
+    read_schema(metadata.items_at(2));
+    for (const Thrift& group : metadata.items_at(4))
+      read_group(group);
+  }
+  /// The value of a key in the metadata of the file; empty: there is none.
+  [[nodiscard]] std::string value_of_key(std::string_view key) const {
+    const Thrift metadata = footer();
+    for (const Thrift& pair : metadata.items_at(5)) {
+      if (pair.binary_at(1) == key) return std::string(pair.binary_at(2));
+    }
+    return {};
+  }
+
+ private:
+  [[nodiscard]] Thrift footer() const {
     std::uint32_t length = 0;
     const bool ends =
         file_.size() >= kParquetMagic.size() + kFooter && file_.ends_with(kParquetMagic);
     if (ends) std::memcpy(&length, file_.data() + file_.size() - kFooter, sizeof(length));
     if (!ends || length > file_.size() - kFooter) refuse("it ends without a footer");
     std::string_view footer = file_.substr(file_.size() - kFooter - length, length);
-    const Thrift metadata = read_thrift(footer, place_);
-    read_schema(metadata.items_at(2));
-    for (const Thrift& group : metadata.items_at(4))
-      read_group(group);
+    return read_thrift(footer, place_);
   }
-
- private:
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(Error::Kind::Data,
                 fmt::format("{}: {}", place_, what),
@@ -216,7 +227,15 @@ void read_parquet(const RecordText& text, const RecordSink& sink) {
   ParquetReader(text, sink).read();
 }
 
-TESSERA_RECORD_FORMAT(parquet, {.extensions = {".parquet"}, .read = read_parquet});
+std::string parquet_metadata(const RecordText& text) {
+  const RecordSink none;
+  return ParquetReader(text, none).value_of_key("huggingface");
+}
+
+TESSERA_RECORD_FORMAT(parquet,
+                      {.extensions = {".parquet"},
+                       .read = read_parquet,
+                       .datasets_metadata = parquet_metadata});
 
 }  // namespace
 }  // namespace tessera::data

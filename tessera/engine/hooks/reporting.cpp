@@ -19,21 +19,10 @@ namespace tessera::engine {
 
 namespace {
 
-/// How much an evaluation read of a dataset; empty: all of it.
-std::string part_text(const EvalReport& report) {
-  if (report.samples >= report.of_samples) return {};
-  return fmt::format(" of the first {} of {} samples",
-                     text::with_commas(report.samples),
-                     text::with_commas(report.of_samples));
-}
-
-}  // namespace
-
-namespace {
-
 /// What a step's batch consists of: images, or `tokens`.
 const char* unit_of(Trainer& trainer, const char* tokens) {
-  return trainer.engine().plan().model().resolved.trunk.output.images ? "images" : tokens;
+  const models::Modality read = trainer.engine().plan().model().resolved.trunk.output.modality;
+  return read == models::Modality::Images ? "images" : tokens;
 }
 
 }  // namespace

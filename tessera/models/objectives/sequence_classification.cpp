@@ -290,7 +290,7 @@ nn::BlockSpec make_sequence_classification(const TrunkOutput& trunk,
                                            const json::Value& options,
                                            config::Problems& problems,
                                            config::Origins& origins) {
-  TESSERA_REQUIRE(!trunk.images,
+  TESSERA_REQUIRE(trunk.modality == Modality::Text,
                   Unsupported,
                   "sequence_classification reads tokens, and the model's family reads images",
                   "choose the family of a language model in model.family");
@@ -306,7 +306,7 @@ nn::BlockSpec make_image_classification(const TrunkOutput& trunk,
                                         const json::Value& options,
                                         config::Problems& problems,
                                         config::Origins& origins) {
-  TESSERA_REQUIRE(trunk.images,
+  TESSERA_REQUIRE(trunk.modality == Modality::Images,
                   Unsupported,
                   "image_classification reads images, and the model's family reads tokens",
                   "choose the family of a model of images in model.family");

@@ -4,6 +4,8 @@
 usage: pip install pyarrow==26.0.1 datasets==5.2.0 && python3 tests/data/columns/make.py"""
 import json
 import pathlib
+import shutil
+import tempfile
 
 import datasets
 import pyarrow as pa
@@ -60,3 +62,13 @@ parquet.write_table(rows.select(["text"]).append_column("picture", pa.array([b"\
 split = datasets.DatasetDict({name: datasets.Dataset.from_dict({"text": [f"{name} {i}" for i in range(n)], "label": list(range(n))})
                               for name, n in (("train", 5), ("test", 2))})
 split.save_to_disk(here / "saved", num_shards={"train": 2, "test": 1})
+moods, tags = datasets.ClassLabel(names=["sad", "glad", "2", "calm"]), datasets.ClassLabel(names=["O", "X"])
+named = datasets.Dataset.from_dict(
+    {"text": [f"text {i}" for i in range(6)], "label": [0, 1, 2, 0, 1, 2], "tokens": [["a", "b"]] * 6, "ner_tags": [[0, i % 2] for i in range(6)],
+     "inside": [{"kind": i % 4} for i in range(6)]},
+    features=datasets.Features({"text": datasets.Value("string"), "label": moods, "tokens": datasets.List(datasets.Value("string")),
+                                "ner_tags": datasets.List(tags), "inside": {"kind": moods}}))
+named.to_parquet(here / "classes.parquet")
+with tempfile.TemporaryDirectory() as folder:
+    named.save_to_disk(folder)
+    shutil.copy(pathlib.Path(folder) / "data-00000-of-00001.arrow", here / "classes.arrow")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which checkpoint of a run a command reads.
-#include "tessera/cli/checkpoint_path.h"
+#include "tessera/interop/run_checkpoint.h"
 
 #include <cstddef>
 #include <span>
@@ -14,7 +14,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/folders.h"
 
-namespace tessera::cli {
+namespace tessera::interop {
 namespace {
 
 using ::testing::HasSubstr;
@@ -96,4 +96,4 @@ TEST_F(ChosenCheckpoints, OfOtherFoldersAreTheFolders) {
 }
 
 }  // namespace
-}  // namespace tessera::cli
+}  // namespace tessera::interop
