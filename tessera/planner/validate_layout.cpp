@@ -15,6 +15,7 @@
 #include "tessera/base/text.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/validate.h"
 
