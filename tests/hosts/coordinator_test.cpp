@@ -336,10 +336,9 @@ TEST_F(HeadOfHosts, NamesAHostThatCannotBeReached) {
   } catch (const Error& error) {
     text = error.text();
   }
-  EXPECT_THAT(
-      text,
-      HasSubstr("host node-0 cannot connect to host node-1 at 127.0.0.1: launch::Connection "
-                "refused"));
+  EXPECT_THAT(text,
+              HasSubstr("host node-0 cannot connect to host node-1 at 127.0.0.1: Connection "
+                        "refused"));
 }
 
 TEST_F(HeadOfHosts, ShowsATableOfHosts) {

@@ -39,7 +39,7 @@ TEST(ProbeListener, SaysWhyItIsClosed) {
     port = gone.port();
   }
   EXPECT_THAT(unreachable({{"node-1", "127.0.0.1", port}, {"node-2", "no address", 1}}, 5.0),
-              ElementsAre(HasSubstr("node-1 at 127.0.0.1: launch::Connection refused"),
+              ElementsAre(HasSubstr("node-1 at 127.0.0.1: Connection refused"),
                           HasSubstr("node-2 at no address: ")));
 }
 
