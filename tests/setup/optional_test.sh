@@ -93,6 +93,18 @@ conda_first() {
   expect "nothing of conda's" test -z "$(grep -F "$box/conda" "$box/clone/build/release/build.ninja")"
 }
 
+# ./check makes warnings errors in a folder that ./quickstart may have built: what it built must stay valid.
+warnings_as_errors() {
+  configure "$box/none"
+  commands_of_headers >"$box/before"
+  expect "there are precompiled headers" grep -q "FLAGS" "$box/before"
+  configure "$box/none" -DTESSERA_WERROR=ON
+  commands_of_headers >"$box/after"
+  expect "objects see it" grep -q -- "-Werror" "$box/build/build.ninja"
+  expect "the same commands" cmp "$box/before" "$box/after"
+}
+commands_of_headers() { grep -A6 -E '^build .*cmake_pch\.hxx\.gch:' "$box/build/build.ninja"; }
+
 claim "Open MPI without its headers costs the link over MPI and one line" mpi_without_headers
 claim "an MPI whose compiler fails costs the link over MPI and one line" failing_mpi
 claim "an MPI that is not installed is not mentioned" no_mpi
@@ -100,4 +112,5 @@ claim "a ccache that fails is not used" broken_ccache
 claim "an lld that fails is not used" broken_lld
 claim "a CUDA toolkit that fails changes nothing" broken_cuda
 claim "the system's programs are used where conda stands first in PATH" conda_first
+claim "warnings as errors make no precompiled header anew" warnings_as_errors
 claims_done
