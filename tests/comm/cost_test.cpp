@@ -57,6 +57,8 @@ void post_everything(World& world, bool in_memory) {
     finish(all.all_reduce(group, of(7000), Op::Sum, TESSERA_HERE("reduce")));
     finish(all.broadcast(group, of(6), 0, TESSERA_HERE("broadcast")));
     finish(all.all_to_all(group, of(3 * n), of(3 * n), TESSERA_HERE("exchange")));
+    const std::vector<std::int64_t> counts(n * n, 3);
+    finish(all.all_to_all_v(group, of(3 * n), of(3 * n), counts, TESSERA_HERE("unequal")));
     finish(all.barrier(group, TESSERA_HERE("meet")));
   }
   const int next = (world.rank() + 1) % world.size(),
@@ -78,7 +80,7 @@ TEST(CommCost, OfAWorldOfShapesIsTheTrafficOfARealOne) {
     EXPECT_EQ(shapes->transport().traffic(), world.transport().traffic());
     const std::vector<Posted> posted = take_posted(*shapes);
     EXPECT_EQ(traffic_of(posted), world.transport().traffic());
-    EXPECT_EQ(posted.size(), 2U * 7 + 1) << "equal operations are one entry";
+    EXPECT_EQ(posted.size(), 2U * 8 + 1) << "equal operations are one entry";
     EXPECT_TRUE(take_posted(*shapes).empty());
     double elements = 0;
     for (const Posted& one : posted)
