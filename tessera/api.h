@@ -131,8 +131,8 @@ class Model {
   Model(Model&& other) noexcept;
   Model& operator=(Model&& other) noexcept;
 
-  /// Continues `prompt`, or answers it with an encoder-decoder model. Throws Error{Unsupported} for
-  /// a model that does not write text.
+  /// Continues `prompt`, or answers it with an encoder-decoder model, in valid UTF-8. Throws
+  /// Error{Unsupported} for a model that does not write text.
   std::string generate(const std::string& prompt, const Sampling& sampling = {});
   /// Returns the natural logarithms of the probabilities of the tokens of `text`, each given those
   /// before it. The first token has none, unless the tokenizer puts a beginning before it.

@@ -2,6 +2,7 @@
 #include "tessera/api.h"
 
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/files.h"
@@ -212,7 +213,9 @@ std::string Model::generate(const std::string& prompt, const Sampling& sampling)
         .temperature = sampling.temperature, .top_k = sampling.top_k, .top_p = sampling.top_p};
     how.seed = sampling.seed;
     how.ends = engine::generation_config_of(model).ends;
-    return generator.run(prompt, how, {}).text;
+    std::string text;
+    generator.run(prompt, how, [&](std::string_view piece) { text += piece; });
+    return text;
   });
 }
 
