@@ -432,7 +432,9 @@ TEST(GridPlaces, CoverEveryParameterOnceBesideCopies) {
         const PlacedParam param(one, &tensor);
         const ParamInfo& info = static_cast<const Param&>(param).info();
         at::Tensor times = at::zeros(one.value.sizes(), at::kDouble);
-        if (!info.copy) part_of(times, info.held()).add_(1);
+        // Ranks along axes that do not cut it hold the same values: the first of them counts.
+        const mesh::AxisSet same = mesh::AxisSet::tp() - info.spec.axes();
+        if (world.mesh().is_first(world.rank(), same)) part_of(times, info.held()).add_(1);
         const std::vector<double> sum =
             world.all_reduce(world.everyone(),
                              {times.data_ptr<double>(), times.data_ptr<double>() + times.numel()},
