@@ -71,7 +71,8 @@ TEST(Fp16, ResolvedShowsWhatTheScalerReadsAndResolvesToTheSameAgain) {
     EXPECT_EQ(first.resolved(), again.resolved());
     EXPECT_EQ(scaler_of(first).state(), scaler_of(again).state());
   }
-  const json::Value& resolved = plan_of(R"("fp16": {"enabled": true})").resolved;
+  const Plan plan = plan_of(R"("fp16": {"enabled": true})");
+  const json::Value& resolved = plan.resolved();
   EXPECT_EQ(resolved.find("fp16")->find("loss_scale_window")->as_integer(), 1000);
 }
 
@@ -119,7 +120,7 @@ TEST(Fp16, WarnsOfWeightsThatWereMadeInBf16) {
 }
 
 TEST(Amp, LevelsComeToWhatIsNearest) {
-  EXPECT_EQ(plan_of(R"("amp": {"enabled": true, "opt_level": "O0"})").working, DType::F32);
+  EXPECT_EQ(plan_of(R"("amp": {"enabled": true, "opt_level": "O0"})").layout().working, DType::F32);
   for (const char* level : {"O1", "O2", "O3"}) {
     SCOPED_TRACE(level);
     const Plan plan =
