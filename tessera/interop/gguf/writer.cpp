@@ -140,6 +140,7 @@ class Planner {
   GgufPlan plan(std::optional<GgmlType> type) {
     for (const StreamedTensor& tensor : tensors_)
       add_tensor(tensor);
+    tell_of_heads();
     const auto table = find("token_embd.weight");
     TESSERA_REQUIRE(table != plan_.tensors.end() && table->data.shape.size() == 2,
                     Format,
@@ -205,7 +206,7 @@ class Planner {
     if (is_stored_buffer(tensor.name)) return;
     if (map_->is_buffer != nullptr && map_->is_buffer(tensor.name)) return;
     if (map_->may_be_unused != nullptr && map_->may_be_unused(known_as(tensor.name))) {
-      if (names_->tie.empty()) tell_of_head(tensor.name);
+      if (names_->tie.empty()) heads_.push_back(tensor.name);
       return;
     }
     const std::string name = name_of(tensor);
@@ -246,9 +247,12 @@ class Planner {
     plan_.tensors.push_back({name, GgmlType::F32, std::move(data)});
   }
 
-  static void tell_of_head(const std::string& name) {
+  void tell_of_heads() const {
+    if (heads_.empty()) return;
     log::warn_once(fmt::format(
-        "GGUF files of this architecture hold a model without its heads: {} is left out", name));
+        "GGUF files of this architecture hold a model without its heads: {} {} left out",
+        text::join_some(heads_, ", "),
+        heads_.size() == 1 ? "is" : "are"));
   }
 
   void add_general(GgmlType type) {
@@ -444,6 +448,7 @@ class Planner {
   const models::WeightMap* map_ = nullptr;
   Keys keys_;
   GgufPlan plan_;
+  std::vector<std::string> heads_;  // tensors that files of this architecture leave out
 };
 
 [[noreturn]] void no_room(const GgufPlan::Tensor& tensor) {
