@@ -58,10 +58,8 @@ TEST(ExpertTraining, GivesTheBitsOfUndividedExpertsForEveryReduction) {
       Training how{.ranks = 4, .reduction = reductions[i]};
       how.reduction.stage = stage;
       const Result undivided = train(how);
-      for (const int ep : {2, 4}) {
-        how.ep = ep;
-        EXPECT_EQ(train(how), undivided) << text(how) << ", reduction " << i;
-      }
+      how.ep = (i + static_cast<std::size_t>(stage)) % 2 == 0 ? 2 : 4;
+      EXPECT_EQ(train(how), undivided) << text(how) << ", reduction " << i;
     }
   }
 }
