@@ -61,8 +61,8 @@ TEST(Folds, HaveTheMeanAndTheStandardDeviationOfASample) {
   EXPECT_EQ(all.find("test")->find("mean")->find("loss")->as_double(), 4);
   const std::vector<std::string> table = folds_table(results, std::nullopt);
   EXPECT_THAT(table[1], HasSubstr("loss  accuracy"));
-  EXPECT_THAT(table[5], HasSubstr("mean             3.0000    0.5000"));
-  EXPECT_THAT(table[6], HasSubstr("sd               2.6458    0.0000"));
+  EXPECT_THAT(table[5], HasSubstr("mean              3.0000    0.5000"));
+  EXPECT_THAT(table[6], HasSubstr("sd                2.6458    0.0000"));
 }
 
 TEST(Folds, AreTrainedOneAfterTheOtherInFoldersOfTheirOwn) {

@@ -29,7 +29,7 @@ using testing::HasSubstr;
 using Strings = std::vector<std::string>;
 
 fs::path folder() {
-  return tessera::test::source_dir() / "tests" / "data" / "jieba";
+  return tessera::test::source_dir() / "tests" / "text" / "jieba";
 }
 
 std::vector<nlohmann::json> cases() {
