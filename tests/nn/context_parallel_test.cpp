@@ -21,6 +21,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/transports/shapes.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/functional.h"
 #include "tessera/ops/dropout.h"
@@ -361,16 +362,22 @@ TEST(ContextAttention, HeadsThatDoNotDivideAreRefused) {
   }
 }
 
-TEST(ContextAttention, KnowsItsShapesOnMeta) {
+TEST(ContextAttention, KnowsItsShapesAndMessagesOnMeta) {
+  const at::Tensor x = at::empty({2, 4, 6, 8}, at::TensorOptions().device(at::kMeta));
+  const auto result = [&](comm::World& world, ContextMode mode) {
+    const ContextParallel shared = {&world, &world.group({mesh::Axis::Cp}), mode};
+    StepContext context(Mode::Eval, 1);
+    context.context_parallel = &shared;
+    return attention(x, x, x, {}, Nothing(), context);
+  };
   for (const ContextMode mode : kModes) {
-    on_ranks(2, mode, [](comm::World& world, const ContextParallel& shared) {
-      StepContext context(Mode::Eval, 1);
-      context.context_parallel = &shared;
-      const at::Tensor x = at::empty({2, 4, 6, 8}, at::TensorOptions().device(at::kMeta));
-      const Nothing block;
-
-      EXPECT_EQ(attention(x, x, x, {}, block, context).sizes(), x.sizes());
-      EXPECT_EQ(world.transport().traffic().elements, 0);
+    const auto shapes = comm::shape_world(mesh::Mesh({.cp = 2}), 0);
+    EXPECT_EQ(result(*shapes, mode).sizes(), x.sizes());
+    // Keys and values once around the ring, or queries, keys, values and the result exchanged.
+    EXPECT_EQ(shapes->transport().traffic().elements,
+              (mode == ContextMode::Ring ? 2 : 4) * x.numel());
+    on_ranks(2, mode, [&](comm::World& world, const ContextParallel&) {
+      EXPECT_THROW(result(world, mode), Error) << "a real world has nothing to send";
     });
   }
 }

@@ -21,6 +21,10 @@ void check_device(const Span& span, const CallSite& site) {
                   Unsupported,
                   fmt::format("{}: this transport moves host memory only", describe(site)),
                   "copy the values to the host first");
+  TESSERA_REQUIRE(span.data != nullptr || span.count == 0,
+                  Bug,
+                  fmt::format("{}: {} elements without memory", describe(site), span.count),
+                  "run meta tensors in a shape_world()");
 }
 
 void check_dtypes(const Span& in, const Span& out, const CallSite& site) {
