@@ -53,7 +53,7 @@ constexpr Variable kVariables[] = {
     {"TESSERA_KERNELS",
      "cpu [default], or aten: libtorch's operations, slower, for comparing results"},
     {"TESSERA_MODELS",
-     "folders of models, with colons between them, in which a name like Qwen/Qwen2.5-0.5B is "
+     "folders of models, with colons between them, in which a name like owner/model is "
      "looked for; Hugging "
      "Face's cache comes after them"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},

@@ -177,7 +177,7 @@ TEST(Diffusers, PiecewiseConstantChangesAtItsSteps) {
 
 // --- Megatron-LM ---
 
-TEST(Megatron, ClimbsFromItsFirstRateAndFallsInEachStyle) {
+TEST(MegatronSchedules, ClimbsFromItsFirstRateAndFallsInEachStyle) {
   const std::string lengths =
       R"({"lr_warmup_init": 0.2, "lr_warmup_iters": 10, "lr_decay_iters": 50, "min_lr": 0.1,
           "lr_decay_style": )";
@@ -193,7 +193,7 @@ TEST(Megatron, ClimbsFromItsFirstRateAndFallsInEachStyle) {
                 {{6, 0.6}, {11, 1.0}, {51, 1.0}, {999, 1.0}});
 }
 
-TEST(Megatron, WsdKeepsTheRateUntilItsTail) {
+TEST(MegatronSchedules, WsdKeepsTheRateUntilItsTail) {
   const std::string lengths =
       R"({"lr_warmup_iters": 10, "lr_decay_iters": 100, "lr_wsd_decay_iters": 40, "min_lr": 0.2)";
   const auto tail = [&](const std::string& style) {
@@ -208,7 +208,7 @@ TEST(Megatron, WsdKeepsTheRateUntilItsTail) {
   EXPECT_EQ(make_schedule("WSD", lengths + "}", unit_rate).lr(81), tail("exponential").lr(81));
 }
 
-TEST(Megatron, ShorthandsAreTheStylesOfTheirNames) {
+TEST(MegatronSchedules, ShorthandsAreTheStylesOfTheirNames) {
   const std::string lengths = R"("lr_warmup_iters": 4, "lr_decay_iters": 60)";
 
   const auto inverse = make_schedule("inverse-square-root", "{" + lengths + "}");
@@ -224,7 +224,7 @@ TEST(Megatron, ShorthandsAreTheStylesOfTheirNames) {
   }
 }
 
-TEST(Megatron, AFractionOfTheDecayIsAWarmup) {
+TEST(MegatronSchedules, AFractionOfTheDecayIsAWarmup) {
   const auto made =
       make_schedule("Megatron", R"({"lr_warmup_fraction": 0.05, "lr_decay_iters": 50})", unit_rate);
 
@@ -232,7 +232,7 @@ TEST(Megatron, AFractionOfTheDecayIsAWarmup) {
   EXPECT_EQ(made.schedule->warmup_steps(), 3);
 }
 
-TEST(Megatron, CountsSamplesWhenItsLengthsAre) {
+TEST(MegatronSchedules, CountsSamplesWhenItsLengthsAre) {
   // Batches of 4, then of 8 from 16 samples on.
   const auto before = [](std::int64_t update) {
     return update <= 5 ? 4 * (update - 1) : 16 + 8 * (update - 5);

@@ -62,7 +62,7 @@ bool has_word(const std::string& line, const std::string& word) {
 }
 
 /// Returns "file:line: text" for each line of code that contains the word, except in the family's
-/// files and in the tokenizers' folder.
+/// files and among the tokenizers.
 std::vector<std::string> lines_that_name(const std::string& family, const std::string& word) {
   const fs::path root = test::source_dir() / "tessera";
   std::vector<std::string> out;
@@ -76,7 +76,7 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     const bool version = stem.size() > family.size() && stem.starts_with(family) &&
                          std::isdigit(static_cast<unsigned char>(stem[family.size()])) != 0;
     const bool own = stem == family || family.ends_with("-" + stem) || version;
-    if (folder == "data" || folder == "tokenizers" || (folder == "models" && own)) continue;
+    if (folder == "text" || folder == "tokenizers" || (folder == "models" && own)) continue;
     std::ifstream in(path);
     std::string line;
     for (int number = 1; std::getline(in, line); ++number) {

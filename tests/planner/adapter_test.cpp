@@ -92,7 +92,8 @@ TEST(AdapterPlan, RefusesWhatItCannotDo) {
   refused(R"("adapter": {"r": 4})", "has no type");
   refused(R"("adapter": {"type": "ia3"})", "adapter.type");
   refused(R"("adapter": {"type": "lora", "targets": ["q_proj"]})", "no layer of the model");
-  refused(R"("adapter": {"type": "lora", "targets": ["ln_1"]})", "is no linear layer");
+  refused(R"("adapter": {"type": "lora", "targets": ["ln_1"]})",
+          "is neither a linear layer nor an embedding");
   refused(R"("adapter": {"type": "dora", "targets": ["wte"]})", "is a table");
   refused(R"("adapter": {"type": "lora", "modules_to_save": ["head"]})", "no module head");
   refused(R"("adapter": {"type": "lora", "modules_to_save": ["wte"]})", "several places");
