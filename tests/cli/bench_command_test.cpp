@@ -88,11 +88,11 @@ TEST(BenchComm, MeasuresThreadsInATable) {
 
   ASSERT_EQ(o.code, 0) << o.err;
   const auto lines = lines_of(o.out);
-  ASSERT_EQ(lines.size(), 1U + 2 * 2 * 6);
+  ASSERT_EQ(lines.size(), 1U + 2 * 2 * 8);
   EXPECT_THAT(lines[0], AllOf(HasSubstr("algorithm GB/s"), HasSubstr("bus GB/s")));
   EXPECT_THAT(lines[1],
               AllOf(HasSubstr("all-reduce"), HasSubstr("regions"), HasSubstr("64.0 KiB")));
-  EXPECT_THAT(lines[24], AllOf(HasSubstr("send/recv"), HasSubstr("ordinary")));
+  EXPECT_THAT(lines[32], AllOf(HasSubstr("send/recv"), HasSubstr("ordinary")));
 }
 
 TEST(BenchComm, WritesJson) {
@@ -110,7 +110,7 @@ TEST(BenchComm, WritesJson) {
 
   ASSERT_EQ(o.code, 0) << o.err;
   const auto lines = lines_of(o.out);
-  ASSERT_EQ(lines.size(), 6U);
+  ASSERT_EQ(lines.size(), 8U);
   const json::Value first = json::parse_strict(lines[0], "stdout");
   EXPECT_EQ(first.find("operation")->as_string(), "all-reduce");
   EXPECT_EQ(first.find("memory")->as_string(), "regions");

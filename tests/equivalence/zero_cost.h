@@ -18,6 +18,7 @@
 #include "tessera/comm/cost.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
+#include "tessera/parallel/group_axes.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/with_data.h"
@@ -66,7 +67,7 @@ inline Cost cost_of(
     engine.finish();
     const comm::Traffic before = world.transport().traffic(),
                         before_in_messages = world.transport().messages();
-    const comm::Group& shards = world.group({mesh::Axis::DpShard});
+    const comm::Group& shards = world.group(parallel::dense_axes().inner);
     const comm::Traffic before_in_groups = world.transport().traffic(shards);
     engine.train_step();
     engine.finish();
@@ -79,13 +80,15 @@ inline Cost cost_of(
       parallel::ModelInstance& model = engine.model();
       for (const parallel::FlatGroup& group : model.groups()) {
         cost.padded += static_cast<double>(group.layout.numel());
-        if (!group.weights->comes_and_goes()) cost.persistent += static_cast<double>(group.layout.numel());
+        if (!group.weights->comes_and_goes())
+          cost.persistent += static_cast<double>(group.layout.numel());
       }
       const auto padded_of = [&](int block, bool all = true) {
         double numel = 0;
         for (const int g : model.groups_of(block)) {
           const parallel::FlatGroup& group = model.groups()[static_cast<std::size_t>(g)];
-          if (all || group.weights->comes_and_goes()) numel += static_cast<double>(group.layout.numel());
+          if (all || group.weights->comes_and_goes())
+            numel += static_cast<double>(group.layout.numel());
         }
         return numel;
       };
