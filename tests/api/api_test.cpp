@@ -30,7 +30,8 @@ std::string configuration(const test::TinyRun& run) {
 // First, before another test may install the allocator.
 TEST(Api, TrainsInTheCallersProcessWithItsAllocatorAndThePlansThreads) {
   c10::Allocator* const before = c10::GetAllocator(c10::kCPU);
-  const Plan plan(configuration(test::TinyRun()));
+  const test::TinyRun run;
+  const Plan plan(configuration(run));
   at::set_num_threads(2);
 
   Training training(plan);
@@ -64,7 +65,8 @@ TEST(Api, ATrainingHasTheBitsOfARank) {
 }
 
 TEST(Api, ATrainingContinuesFromItsCheckpoint) {
-  const Plan plan(configuration(test::TinyRun()));
+  const test::TinyRun run;
+  const Plan plan(configuration(run));
   const files::TempDir folder;
   Training whole(plan);
   (void)whole.step();
@@ -81,7 +83,8 @@ TEST(Api, ATrainingContinuesFromItsCheckpoint) {
 }
 
 TEST(Api, AModelContinuesTextAsItsTrainingDoes) {
-  const Plan plan = Plan(configuration(test::TinyRun()))
+  const test::TinyRun run;
+  const Plan plan = Plan(configuration(run))
                         .with("eval.prompt=the cat ")
                         .with("eval.max_new_tokens=8")
                         .with("eval.temperature=0");
@@ -98,7 +101,8 @@ TEST(Api, AModelContinuesTextAsItsTrainingDoes) {
 }
 
 TEST(Api, APlanIsAValue) {
-  const Plan plan(configuration(test::TinyRun()));
+  const test::TinyRun run;
+  const Plan plan(configuration(run));
 
   const Plan shorter = plan.with("trainer.max_steps=2");
 
@@ -117,11 +121,12 @@ TEST(Api, ErrorsComeBeforeAnythingStarts) {
     }
     return std::string("no error");
   };
-  const std::string text = configuration(test::TinyRun());
+  const test::TinyRun run;
+  const std::string of_two_ranks = run.plan({.ranks = 2}).resolved().dump();
 
   EXPECT_THAT(error_of([] { Plan(R"({"trainer": {"max_step": 1}})", 1, "mine.json"); }),
               HasSubstr("max_steps"));
-  EXPECT_THAT(error_of([&] { Training{Plan(text, 2)}; }), HasSubstr("tessera::api::run()"));
+  EXPECT_THAT(error_of([&] { Training{Plan(of_two_ranks, 2)}; }), HasSubstr("tessera::api::run()"));
   EXPECT_THAT(error_of([] { Plan::of_file("/no/such/file.json"); }),
               HasSubstr("/no/such/file.json"));
   EXPECT_THAT(error_of([] { Model("/no/such/folder"); }), HasSubstr("/no/such/folder"));
