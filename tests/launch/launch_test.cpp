@@ -2,6 +2,7 @@
 // labels: fast multiprocess
 #include "tessera/launch/launch.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -384,10 +385,16 @@ TEST(LaunchSurroundings, AreLeftAsTheyWere) {
   const auto descriptors = [] {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
   };
+  // Names of shared memory have the number of the process that made them; other programs make some
+  // too.
   const auto shared_memory = [] {
-    return std::filesystem::exists("/dev/shm")
-               ? std::distance(std::filesystem::directory_iterator("/dev/shm"), {})
-               : 0;
+    if (!std::filesystem::exists("/dev/shm")) return std::ptrdiff_t{0};
+    return std::count_if(std::filesystem::directory_iterator("/dev/shm"),
+                         std::filesystem::directory_iterator(),
+                         [](const auto& entry) {
+                           return entry.path().filename().string().find(std::to_string(getpid())) !=
+                                  std::string::npos;
+                         });
   };
   const auto fds = descriptors();
   const auto files = shared_memory();
