@@ -17,7 +17,7 @@
 namespace tessera::planner {
 class Plan;
 class PlanWithData;
-}
+}  // namespace tessera::planner
 
 namespace tessera::planner {
 class Plan;

@@ -7,7 +7,7 @@
 namespace tessera::planner {
 class PlacedPlan;
 class Plan;
-}
+}  // namespace tessera::planner
 
 namespace tessera::planner {
 class PlacedPlan;

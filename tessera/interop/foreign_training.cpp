@@ -237,11 +237,12 @@ checkpoint::Checkpoint open_training(const fs::path& path, const planner::Plan& 
       Unsupported,
       fmt::format("{}: names of the program's own model are not known there", path.string()),
       "go on from a checkpoint of tessera");
-  checkpoint::Checkpoint opened = as_checkpoint(*foreign,
-                                                models::families().get(plan.model().options.family()),
-                                                plan.model().resolved,
-                                                plan.data().sequence_length,
-                                                plan.recipe().global_batch);
+  checkpoint::Checkpoint opened =
+      as_checkpoint(*foreign,
+                    models::families().get(plan.model().options.family()),
+                    plan.model().resolved,
+                    plan.data().sequence_length,
+                    plan.recipe().global_batch);
   check_optimizer(*foreign, plan, path);
   return opened;
 }

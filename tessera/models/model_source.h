@@ -23,7 +23,7 @@ struct ModelSource {
   std::filesystem::path weights;  ///< the Hugging Face folder, or a single file of weights
   /// Which checkpoint of the run that was named is read, and why; empty: there was no choice.
   std::string chosen;
-  bool hugging_face = false;      ///< config.json and the tokenizer are in Hugging Face's format
+  bool hugging_face = false;  ///< config.json and the tokenizer are in Hugging Face's format
   std::optional<std::filesystem::path> foreign;  ///< the checkpoint of another program
   ModelOptions model;                            ///< the options that describe the saved model
   /// Objective of the saved model; no name: the family's default.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which stage has which blocks, and what is refused before any rank starts.
-#include "tessera/planner/course.h"
 #include "tessera/planner/stages.h"
 
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
