@@ -87,7 +87,7 @@ collectives_between_hosts() {
   expect "rank 0 ends well: $(cat "$box/0.err")" wait "${jobs[0]}"
   expect "rank 1, too: $(cat "$box/1.err")" wait "${jobs[1]}"
   expect "it ends in time" test $(($(date +%s) - begin)) -lt 40
-  expect "a heading, and six operations in both memories" test "$(wc -l <"$box/0.out")" = 13
+  expect "a heading, and eight operations in both memories" test "$(wc -l <"$box/0.out")" = 17
   expect "rank 1 is silent" test ! -s "$box/1.out"
 }
 a_signal_ends_two_hosts() {
