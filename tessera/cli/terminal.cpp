@@ -88,8 +88,8 @@ bool shows_live_lines(int descriptor) {
   return isatty(descriptor) != 0 && !is_launched();
 }
 
-void go_on_without_a_reader() {
-  goes_on = true;
+void go_on_without_a_reader(bool goes) {
+  goes_on = goes;
 }
 
 Terminal::Terminal() : terminal_(shows_live_lines(STDOUT_FILENO)) {}

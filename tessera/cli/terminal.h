@@ -17,8 +17,9 @@ namespace tessera::cli {
 bool shows_live_lines(int descriptor);
 
 /// Lets this process and its ranks go on if nobody reads their output, as a training must: after
-/// some seconds, lines that find no room in a full pipe are dropped (base/bounded_output.h).
-void go_on_without_a_reader();
+/// some seconds, lines that find no room in a full pipe are dropped (base/bounded_output.h). `goes`
+/// false: commands wait for their reader, which is the default.
+void go_on_without_a_reader(bool goes = true);
 
 /// Standard output. The live line exists on a terminal only. Control characters in a line are shown
 /// as escapes; data() and stream() pass them on.

@@ -81,6 +81,7 @@ TEST(Terminal, TellsThatItWaitsForItsReader) {
   terminal.line("step 1");
 
   log::set_sink({});
+  go_on_without_a_reader(false);
   EXPECT_EQ(waits, 4);
   EXPECT_NE(told.find("waits for the reader of its standard output"), std::string::npos) << told;
   EXPECT_EQ(unread.find_first_not_of('x'), std::string::npos);
