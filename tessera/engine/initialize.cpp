@@ -56,6 +56,7 @@ TrainStateOptions train_state_options(const planner::PlanWithData& plan) {
   options.reduction = plan.layout().reduction_options();
   options.recompute = plan.layout().recompute;
   options.kept = plan.layout().kept;
+  options.offload = plan.layout().offload;
   options.trained_alone =
       !plan.model().base_fingerprint.empty() || static_cast<bool>(plan.model().rules.packed);
   options.zero_stage = plan.layout().zero_stage;

@@ -108,13 +108,26 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
   gradients_ = std::make_unique<parallel::GradientReduction>(world_, *model_, options_.reduction);
   // If a run continues after a non-finite step, that step itself must find the cause.
   gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
+  parallel::StatePlace place;
+  if (options_.offload) {
+    TESSERA_REQUIRE(device_of(world).is_cpu(),
+                    Unsupported,
+                    "masters and states of ranks on a device cannot rest on a disk yet",
+                    "set zero_optimization.offload_optimizer.device to \"none\"");
+    tier_ = memory::tiers().get("disk")({.folder = options_.offload->folder});
+    place = {.tier = tier_.get(),
+             .unit_elements = options_.offload->unit_elements,
+             .buffers = options_.offload->buffers,
+             .share = options_.offload->share};
+  }
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,
                                                             *model_,
                                                             *options_.rule,
                                                             options_.zero_stage,
                                                             options_.settings,
                                                             options_.kept,
-                                                            options_.trained_alone);
+                                                            options_.trained_alone,
+                                                            place);
   executor_ = std::make_unique<parallel::Executor>(
       *model_,
       std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},

@@ -16,6 +16,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/loss_terms.h"
+#include "tessera/memory/tiers/tier.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/optim/average.h"
@@ -56,6 +57,7 @@ struct TrainStateOptions {
   parallel::ReductionOptions reduction;
   parallel::Recompute recompute;
   parallel::KeptTypes kept;
+  std::optional<parallel::StateOffload> offload;  ///< not for compressed rules
   /// Checkpoints contain only trained parameters; when one is loaded, `weights` supplies the
   /// others.
   bool trained_alone = false;
@@ -208,6 +210,7 @@ class TrainState {
   std::unique_ptr<parallel::StageLink> link_;  ///< only for a pipeline
   std::unique_ptr<parallel::WeightGather> weights_;
   std::unique_ptr<parallel::GradientReduction> gradients_;
+  std::unique_ptr<memory::Tier> tier_;  ///< of masters and states that rest on a disk
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
   std::unique_ptr<parallel::Executor> executor_;
   std::unique_ptr<TermReduction> terms_;

@@ -55,6 +55,7 @@ struct Layout {
   int zero_stage = 0;
   DType working = DType::F32;
   KeptTypes kept;  ///< dtypes of masters and moments
+  std::optional<StateOffload> offload;
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
   // ---- what ranks send ----

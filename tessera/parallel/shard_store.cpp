@@ -91,7 +91,8 @@ void ShardStore::make_values(std::size_t g) {
   for (std::size_t u = first; u < last; ++u) {
     UnitValues& values = values_[u];
     units_[u].trained = group.trainable;
-    units_[u].travels = buffers_ != nullptr && group.trainable;
+    units_[u].travels = buffers_ != nullptr && group.trainable &&
+                        StatePlace::rests(units_[u], slot.range.numel, options_.place.share);
     values = {.first = slot.shards.size(), .device = device_of(world_)};
     if (masters) values.masters = make_kept(u, optim::KeptIn::Type, DType::F32, units_[u].numel);
     for (std::size_t s = 0; s < group.layout.segments().size(); ++s)

@@ -89,6 +89,21 @@ struct StatePlace {
   /// kChunk.
   std::int64_t unit_elements = std::numeric_limits<std::int64_t>::max();
   int buffers = 3;  ///< units in memory at a time, at least 1; see update_actions()
+  /// Of each part of a buffer, the units that begin within this share of it rest in the tier.
+  double share = 1.0;
+  /// True if the unit does, if the buffer is trained.
+  [[nodiscard]] static bool rests(const Unit& unit, std::int64_t numel, double share) {
+    return static_cast<double>(unit.begin) < share * static_cast<double>(numel);
+  }
+};
+
+/// Masters and states that rest on a disk between updates.
+struct StateOffload {
+  std::string folder;  ///< absolute
+  std::int64_t unit_elements = std::int64_t{1} << 24;
+  int buffers = 3;     ///< StatePlace::buffers
+  double share = 1.0;  ///< of each rank's part of a buffer
+  bool operator==(const StateOffload&) const = default;
 };
 
 /// What a lease is for. Values that were leased for Write are stored when the lease ends.

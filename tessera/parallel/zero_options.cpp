@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/zero_options.h"
 
+#include <algorithm>
 #include <array>
 
 #include "tessera/base/control_page.h"
@@ -14,6 +15,9 @@ constexpr auto kRecomputeKinds =
                                                  {RecomputeKind::Full, "full"},
                                                  {RecomputeKind::Selective, "selective"},
                                                  {RecomputeKind::Auto, "auto"}});
+
+constexpr auto kOffloadDevices = std::to_array<config::Named<OffloadDevice>>(
+    {{OffloadDevice::None, "none"}, {OffloadDevice::Cpu, "cpu"}, {OffloadDevice::Nvme, "nvme"}});
 
 }  // namespace
 
@@ -53,6 +57,46 @@ void FeedbackKeys::describe(config::Fields& f) {
            .min = 1,
            .max = 1e15,
            .default_text = "1024 if err_beta is given, else no error feedback"});
+}
+
+void OffloadKeys::describe(config::Fields& f) {
+  f.choice("device",
+           device,
+           kOffloadDevices,
+           {.text = "Where masters and states rest between updates: on a disk (nvme), or in the "
+                    "memory of the host (none, cpu), where they are without this section.",
+            .default_text = "none"});
+  f.field("nvme_path",
+          nvme_path,
+          {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "
+                   "nothing remains of them."});
+  f.field("buffer_count",
+          buffer_count,
+          {.text = "With nvme: maximum number of groups of sub_group_size elements in memory at a "
+                   "time; more than 3 are read further ahead.",
+           .min = 1,
+           .max = 64,
+           .default_text = "3: one is read, one updated, one written"});
+  f.field("pipeline_read",
+          pipeline_read,
+          {.text = "With nvme: read the next group while one is updated.", .default_text = "true"});
+  f.field("pipeline_write",
+          pipeline_write,
+          {.text = "With nvme: write a group while the next is updated.", .default_text = "true"});
+  f.field("ratio",
+          ratio,
+          {.text = "With nvme, in stage 3: the share of the masters and states that rests on the "
+                   "disk; the others stay in memory.",
+           .min = 0,
+           .max = 1,
+           .default_text = "1"});
+}
+
+int OffloadKeys::buffers() const {
+  const int overlapped = static_cast<int>(pipeline_read.value_or(true)) +
+                         static_cast<int>(pipeline_write.value_or(true));
+  const auto count = static_cast<int>(buffer_count.value_or(3));
+  return overlapped == 2 ? count : std::min(count, 1 + overlapped);
 }
 
 void ZeroOptions::describe(config::Fields& f) {
@@ -150,6 +194,19 @@ void ZeroOptions::describe(config::Fields& f) {
           {.text = "Like zero_quantized_weights, for frozen weights alone, such as the base of an "
                    "adapter.",
            .default_text = "false"});
+  f.section("offload_optimizer",
+            offload_optimizer,
+            "Lets fp32 masters and states of the optimizer rest on a disk between updates. No bit "
+            "of a training changes. See docs/offload.md.");
+  f.field("sub_group_size",
+          sub_group_size,
+          {.text = "With offload_optimizer.device nvme: maximum number of elements that are read, "
+                   "updated and written at once; a group never reaches over a flat buffer, which "
+                   "is a block of the model.",
+           .unit = "elements",
+           .min = 1024,
+           .max = kMost,
+           .default_text = "16777216"});
 }
 
 std::optional<std::int64_t> ZeroOptions::group() const {

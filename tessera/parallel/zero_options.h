@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "tessera/config/fields.h"
 
@@ -29,6 +30,19 @@ struct FeedbackKeys {
   [[nodiscard]] bool on() const { return err_beta || reset_T; }
   void describe(config::Fields& fields);
 };
+enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
+/// Where fp32 masters and states of the optimizer rest between updates, in DeepSpeed's notation.
+struct OffloadKeys {
+  std::optional<OffloadDevice> device;
+  std::string nvme_path;
+  std::optional<std::int64_t> buffer_count;
+  std::optional<bool> pipeline_read, pipeline_write;
+  std::optional<double> ratio;
+  [[nodiscard]] bool to_disk() const { return device == OffloadDevice::Nvme; }
+  /// Number of units that are in memory at a time.
+  [[nodiscard]] int buffers() const;
+  void describe(config::Fields& fields);
+};
 struct ZeroOptions {
   std::optional<std::int64_t> stage;
   std::optional<std::int64_t> reduce_bucket_size;
@@ -38,6 +52,8 @@ struct ZeroOptions {
   std::optional<bool> zero_quantized_weights, zero_quantized_nontrainable_weights,
       zero_quantized_gradients;
   FeedbackKeys zeropp_loco_param;
+  OffloadKeys offload_optimizer;
+  std::optional<std::int64_t> sub_group_size;
   /// Number of ranks that together hold the working weights; absent: all.
   [[nodiscard]] std::optional<std::int64_t> group() const;
   void describe(config::Fields& fields);

@@ -30,6 +30,11 @@ bool samples_text(const TrainConfig& config) {
   return evaluates(config) && !config.eval.prompt.empty();
 }
 
+bool keeps_states_in_memory(const TrainConfig& config) {
+  return !config.zero_optimization.offload_optimizer.to_disk();
+}
+
+constexpr const char* kNoDisk = "zero_optimization.offload_optimizer.device is not nvme";
 constexpr const char* kNoEvaluations = "eval.every is 0";
 constexpr const char* kNoPrompt = "eval.prompt is not given, or eval.every is 0";
 
@@ -39,6 +44,12 @@ constexpr auto kNeeds = std::to_array<Need>({
        return c.activation_checkpointing.kind() != parallel::RecomputeKind::Full;
      },
      "activation_checkpointing.granularity is not full"},
+    {"zero_optimization.sub_group_size", keeps_states_in_memory, kNoDisk},
+    {"zero_optimization.offload_optimizer.nvme_path", keeps_states_in_memory, kNoDisk},
+    {"zero_optimization.offload_optimizer.buffer_count", keeps_states_in_memory, kNoDisk},
+    {"zero_optimization.offload_optimizer.pipeline_read", keeps_states_in_memory, kNoDisk},
+    {"zero_optimization.offload_optimizer.pipeline_write", keeps_states_in_memory, kNoDisk},
+    {"zero_optimization.offload_optimizer.ratio", keeps_states_in_memory, kNoDisk},
     {"trainer.clip_after_warmup",
      [](const TrainConfig& c) { return c.gradient_clipping == 0 && c.gradient_clip_value == 0; },
      "gradient_clipping is 0"},

@@ -325,6 +325,7 @@ class Planner {
     layout_.sent = config.gradient_travel();
     layout_.feedback = complete_feedback(config_.zero_optimization);
     layout_.sparse_rows = config.sparse_gradients;
+    layout_.offload = complete_offload(config_.zero_optimization);
     draft_.run.saves_in_background = config.checkpoint.async;
   }
 
@@ -344,8 +345,7 @@ class Planner {
     layout_.grid = tensor.grid();
   }
 
-  // If the configuration defines the best evaluation, or stops without gains, the best is saved by
-  // default.
+  // By default the best is saved if the configuration defines it, or stops without gains.
   static void settle_best(TrainConfig& config) {
     const tasks::EvalOptions& eval = config.eval;
     const bool asked = !eval.best.is_null() || eval.stops_early();
@@ -557,8 +557,9 @@ json::Value resolved_config(const Draft& draft, bool model) {
   };
   if (!draft.config.adapter.enabled()) drop(out, "adapter");
   if (!draft.config.distill.teacher) drop(out, "distill");
-  if (!config.zero_optimization.zeropp_loco_param.on())
-    drop(out["zero_optimization"], "zeropp_loco_param");
+  const parallel::ZeroOptions& zero = config.zero_optimization;
+  if (!zero.zeropp_loco_param.on()) drop(out["zero_optimization"], "zeropp_loco_param");
+  if (!zero.offload_optimizer.to_disk()) drop(out["zero_optimization"], "offload_optimizer");
   out["model"] = draft.model.resolved.description;
   if (config.model->from) out["model"]["from"] = json::Value::string(*config.model->from);
   return out;

@@ -2,17 +2,23 @@
 #include "tessera/planner/memory.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/transports/shapes.h"
 #include "tessera/comm/world.h"
+#include "tessera/memory/tiers/tier.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/parallel/byte_codes.h"
 #include "tessera/parallel/flat_group_plan.h"
@@ -22,6 +28,8 @@
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/row_exchange.h"
+#include "tessera/parallel/shard_store.h"
+#include "tessera/parallel/update_units.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
@@ -41,6 +49,9 @@ struct Buffer {
   std::int64_t state_bytes = 0;  // for these elements
   std::int64_t wide_bytes = 0;   // in fp32, for those states that are stored in fewer bits
   std::int64_t largest = 0;      // elements of a parameter
+  std::int64_t resting = 0;      // bytes of masters and states that rest on a disk
+  std::int64_t on_disk = 0;      // of them there, in whole blocks
+  std::int64_t largest_unit = 0, units = 0;  // the same, of the largest unit; number of these units
   bool trained = true, sharded = false;
   bool gathers_codes = false;        // sharded, and gathers move 8-bit integers
   std::int64_t packed = 0;           // bytes of weights in fewer bits, which are always allocated
@@ -75,6 +86,22 @@ std::int64_t state_bytes(const optim::Rule& rule,
     bytes += state.extent == optim::Extent::Elements
                  ? parallel::kept_bytes(kept_in, elements, count)
                  : count * static_cast<std::int64_t>(size_of(state.dtype)) / ranks;
+  }
+  return bytes;
+}
+
+// Bytes of the elementwise states of `numel` elements of a parameter.
+std::int64_t elementwise_bytes(const optim::Rule& rule,
+                               const ParamInfo& info,
+                               std::int64_t numel,
+                               DType elements) {
+  const optim::ParamFacts facts = parallel::facts_of(info);
+  std::int64_t bytes = 0;
+  std::size_t index = 0;
+  for (const optim::StateSpec& state : rule.state(facts)) {
+    const optim::KeptIn kept_in = optim::kept_in(rule, facts, index++);
+    if (state.extent == optim::Extent::Elements)
+      bytes += parallel::kept_bytes(kept_in, elements, numel);
   }
   return bytes;
 }
@@ -145,6 +172,42 @@ std::vector<int> blocks_of(const Plan& plan, int stage) {
   return out;
 }
 
+// Adds the units of a trained buffer that rest on a disk, as ShardStore cuts them.
+void add_resting(const Plan& plan,
+                 const optim::Rule& rule,
+                 const FlatLayout& layout,
+                 const parallel::OwnedRange& owned,
+                 Buffer& buffer) {
+  if (!plan.layout().offload) return;
+  const parallel::StateOffload& offload = *plan.layout().offload;
+  const bool masters = parallel::has_separate_masters(
+      plan.layout().working, plan.layout().kept.masters, /*local_weights=*/false);
+  std::vector<parallel::UnitParam> params;
+  for (const Segment& segment : layout.segments()) {
+    const Segment range = owned.of(segment);
+    const bool whole = rule.scope(parallel::facts_of(*segment.info)) == optim::Scope::WholeTensor;
+    if (range.numel > 0) params.push_back({range.begin - owned.begin, range.numel, whole});
+  }
+  const std::int64_t block = memory::TierOptions().block_bytes;
+  for (const parallel::Unit& unit :
+       parallel::cut_units(0, owned.numel, params, offload.unit_elements)) {
+    if (!parallel::StatePlace::rests(unit, owned.numel, offload.share)) continue;
+    std::int64_t bytes = masters ? 4 * unit.numel : 0;
+    const std::int64_t begin = owned.begin + unit.begin;
+    for (const Segment& segment : layout.segments()) {
+      const std::int64_t numel = segment.within(begin, begin + unit.numel).numel;
+      if (numel > 0)
+        bytes += elementwise_bytes(rule, *segment.info, numel, plan.layout().kept.states);
+    }
+    if (bytes == 0) continue;
+    const std::int64_t blocks = (bytes + block - 1) / block * block;
+    buffer.resting += bytes;
+    buffer.on_disk += blocks;
+    buffer.largest_unit = std::max(buffer.largest_unit, blocks);
+    ++buffer.units;
+  }
+}
+
 std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
   const auto rule = make_rule(plan.recipe());
   parallel::WeightOptions weights = plan.layout().weight_options(plan.model().rules);
@@ -192,6 +255,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
       buffer.whole += segment.numel;
       buffer.largest_whole = std::max(buffer.largest_whole, segment.numel);
     }
+    if (group.trainable) add_resting(plan, *rule, layout, owned, buffer);
     out.push_back(std::move(buffer));
   }
   return out;
@@ -270,10 +334,11 @@ std::string MemoryEstimate::text() const {
     return text::bytes(static_cast<std::uint64_t>(count));
   };
   return fmt::format(
-      "parameters {}, gradients {}, optimizer {}, activations {}, other {}{}{}",
+      "parameters {}, gradients {}, optimizer {}{}, activations {}, other {}{}{}",
       in_bytes(parameters),
       in_bytes(gradients),
       in_bytes(optimizer),
+      disk > 0 ? fmt::format(" (and {} on the disk)", in_bytes(disk)) : "",
       unknown.empty() ? in_bytes(activations) : fmt::format("not predicted ({})", unknown),
       in_bytes(other),
       copies > 0 ? ", copies " + in_bytes(copies) : "",
@@ -296,6 +361,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const bool masters = parallel::has_separate_masters(
       plan.layout().working, plan.layout().kept.masters, /*local_weights=*/false);
   bool narrow_states = false, gathers_codes = false;
+  std::int64_t units = 0, largest_unit = 0;  // that rest on a disk
   std::int64_t widest = 0, saved = 0, directions = 0, largest_whole = 0, largest = 0;
   std::int64_t sums = 0, in_rows = 0, largest_sum = 0, residuals = 0;  // for gradients
   const bool lends = plan.layout().accumulation == 1 && !(local && n > 1);
@@ -306,7 +372,10 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
     // A frozen parameter has only its working weights, which a save widens if it contains them.
     const bool own_masters = masters && buffer.trained;
     const bool in_saves = buffer.trained || saves_frozen(plan);
-    out.optimizer += buffer.state_bytes + (own_masters ? 4 * buffer.owned : 0);
+    out.optimizer += buffer.state_bytes + (own_masters ? 4 * buffer.owned : 0) - buffer.resting;
+    out.disk += buffer.on_disk;
+    units += buffer.units;
+    largest_unit = std::max(largest_unit, buffer.largest_unit);
     if (value < 4 && !own_masters && in_saves) saved += 4 * buffer.owned;
     saved += buffer.wide_bytes;
     if (!buffer.trained) continue;
@@ -327,6 +396,8 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
       residuals += 2 * buffer.uses * buffer.numel;
     uses_of_size[buffer.numel] += static_cast<int>(buffer.uses);
   }
+  if (plan.layout().offload)
+    out.optimizer += std::min<std::int64_t>(plan.layout().offload->buffers, units) * largest_unit;
   out.gradients = sums + in_rows + residuals;
   saved += residuals;  // a copy of them
   const int ranks = plan.layout().data_ranks;
@@ -368,6 +439,18 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
     MemoryEstimate need = estimate_stage(plan, stage);
     if (stage == 0 || need.total() > most.total()) most = std::move(need);
+  }
+  return most;
+}
+
+std::int64_t offload_bytes(const Plan& plan) {
+  if (!plan.layout().offload) return 0;
+  std::int64_t most = 0;
+  for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
+    std::int64_t bytes = 0;
+    for (const Buffer& buffer : buffers_of(plan, stage))
+      bytes += buffer.on_disk;
+    most = std::max(most, bytes);
   }
   return most;
 }
@@ -430,13 +513,80 @@ std::int64_t copy_bytes(const Plan& plan) {
   return kSets * holders * checkpoint_bytes(plan) / plan.ranks();
 }
 
-std::int64_t saving_bytes(const Plan& plan) {
+bool copies_while_training(const Plan& plan) {
   const checkpoint::Options& options = plan.run().checkpoint;
-  const bool copies = options.peer_copies > 0;
   // The last checkpoint, and that after a signal, are written directly from the tensors.
   const bool during = options.interval_s() || options.when().any() || options.keeps_best();
-  const bool saves = plan.run().saves_in_background && during;
-  return saves || copies ? checkpoint_bytes(plan) / writers(plan) : 0;
+  return (plan.run().saves_in_background && during) || options.peer_copies > 0;
+}
+
+std::int64_t saving_bytes(const Plan& plan) {
+  if (!copies_while_training(plan)) return 0;
+  // fp32 values on a disk are read from there.
+  std::int64_t least = 0;
+  for (int stage = 0; stage < plan.layout().stages.stages && plan.layout().offload; ++stage) {
+    std::int64_t resting = 0;
+    for (const Buffer& buffer : buffers_of(plan, stage))
+      resting += buffer.wide_bytes == 0 ? buffer.resting : 0;
+    least = stage == 0 ? resting : std::min(least, resting);
+  }
+  return std::max<std::int64_t>(0, checkpoint_bytes(plan) / writers(plan) - least);
+}
+
+namespace {
+
+constexpr const char* kFolder = "zero_optimization.offload_optimizer.nvme_path";
+
+}  // namespace
+
+void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
+  if (!plan.layout().offload) return;
+  const std::string& folder = plan.layout().offload->folder;
+  std::error_code ignored;
+  TESSERA_REQUIRE(
+      std::filesystem::is_directory(folder, ignored) && ::access(folder.c_str(), W_OK | X_OK) == 0,
+      Io,
+      fmt::format("{}: {} is not a folder in which files can be made", kFolder, folder),
+      "create the folder on each host, or name another one");
+  const auto rule = make_rule(plan.recipe());
+  const auto stays = [&](const auto& info) {
+    return std::ranges::any_of(
+        rule->state(parallel::facts_of(*info)),
+        [](const optim::StateSpec& state) { return state.extent != optim::Extent::Elements; });
+  };
+  if (std::ranges::any_of(nn::parameters_of(plan.model().resolved.model), stays)) {
+    notes.push_back(fmt::format(
+        "zero_optimization.offload_optimizer: the states of {} by rows and columns stay "
+        "in memory",
+        plan.recipe().optimizer.type));
+  }
+  constexpr long kInMemory = 0x01021994;  // TMPFS_MAGIC
+  struct statfs status {};
+  if (::statfs(folder.c_str(), &status) == 0 && status.f_type == kInMemory) {
+    notes.push_back(
+        fmt::format("{}: {} is in memory (tmpfs), so that nothing is gained there; a folder on a "
+                    "disk saves memory",
+                    kFolder,
+                    folder));
+  }
+}
+
+void check_offload_space(const Plan& plan, int ranks) {
+  if (!plan.layout().offload) return;
+  const std::string& folder = plan.layout().offload->folder;
+  const bool twice = copies_while_training(plan);
+  const auto need = static_cast<std::uint64_t>(offload_bytes(plan) * ranks * (twice ? 2 : 1));
+  const std::uint64_t free = files::free_bytes(folder);
+  TESSERA_REQUIRE(need <= free,
+                  Io,
+                  fmt::format("{}: {} has {} free, and masters and states need {}{}",
+                              kFolder,
+                              folder,
+                              text::bytes(free),
+                              text::bytes(need),
+                              twice ? ", of which half while a checkpoint is written" : ""),
+                  fmt::format("free space there, name a folder on another disk{}",
+                              twice ? ", or set checkpoint.async to false" : ""));
 }
 
 }  // namespace tessera::planner

@@ -29,6 +29,7 @@ inline constexpr std::int64_t kProcessBytes = std::int64_t{48} << 20;
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   std::int64_t copies = 0;  ///< copy_bytes()
+  std::int64_t disk = 0;    ///< offload_bytes() of the stage, which take no memory
   /// Bytes shared by gradients and activations: with one micro-batch per step, gradient sums reuse
   /// the memory of activations that the backward pass has freed.
   std::int64_t shared = 0;
@@ -43,6 +44,17 @@ struct MemoryEstimate {
 };
 MemoryEstimate estimate_memory(const Plan& plan);
 
+/// Bytes of the masters and states of a rank that rest on a disk between updates, on the stage that
+/// needs most.
+std::int64_t offload_bytes(const Plan& plan);
+
+/// Throws Error{Io} if the folder for them is missing or not writable. Notes what stays in memory,
+/// and a folder that is in memory itself.
+void check_offload_folder(const Plan& plan, std::vector<std::string>& notes);
+/// Throws Error{Io} if the disk of that folder is too small for `ranks` ranks. While a save is
+/// written in the background, the disk has the values of its step and those of later updates.
+void check_offload_space(const Plan& plan, int ranks);
+
 /// Bytes of one checkpoint: fp32 master weights and optimizer state.
 std::int64_t checkpoint_bytes(const Plan& plan);
 
@@ -53,6 +65,8 @@ std::int64_t copy_bytes(const Plan& plan);
 /// Bytes of one rank's copy of the data it saves, while a checkpoint is written in the background;
 /// 0 if none is.
 std::int64_t saving_bytes(const Plan& plan);
+/// True if training goes on while values of an earlier step are written.
+bool copies_while_training(const Plan& plan);
 /// How a plan writes its checkpoints.
 struct Saving {
   bool in_background = true;

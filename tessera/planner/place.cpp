@@ -2,7 +2,9 @@
 #include "tessera/planner/place.h"
 
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tessera/planner/run_plan.h"
 #include "tessera/planner/stage_advice.h"
@@ -33,10 +35,12 @@ PlanWithData ruled(const PlanWithData& plan, const Hosts& hosts) {
 
 PlacedPlan place(const PlanWithData& plan, const Hosts& hosts) {
   PlanWithData out = ruled(plan, hosts);
+  std::vector<std::string> notes;
+  check_offload_folder(out, notes);
   if (!hosts.available) {
     MemoryEstimate unasked;
     unasked.unknown = "memory was not checked";
-    return {std::move(out), std::move(unasked)};
+    return {with_notes(std::move(out), std::move(notes)), std::move(unasked)};
   }
   const std::uint64_t available = hosts.available();
   MemoryEstimate need = check_memory(out, available);
@@ -44,7 +48,7 @@ PlacedPlan place(const PlanWithData& plan, const Hosts& hosts) {
   RunPlan run = out.run();
   run.saves_in_background = saving.in_background;
   out = with(std::move(out), std::move(run));
-  std::vector<std::string> notes;
+  check_offload_space(out, hosts.ranks_of_each > 0 ? hosts.ranks_of_each : out.ranks());
   if (!saving.note.empty()) notes.push_back(std::move(saving.note));
   if (auto advice = stage_advice(out, available)) notes.push_back(*std::move(advice));
   return {with_notes(std::move(out), std::move(notes)), std::move(need)};

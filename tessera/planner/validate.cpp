@@ -17,6 +17,7 @@
 #include "tessera/base/text.h"
 #include "tessera/models/objective.h"
 #include "tessera/parallel/param_groups.h"
+#include "tessera/parallel/shard_store.h"
 #include "tessera/planner/idle_keys.h"
 #include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
@@ -121,6 +122,29 @@ void check_feedback(const TrainConfig& config,
   }
 }
 
+// Masters and states on a disk.
+void check_offload(const TrainConfig& config,
+                   config::Problems& problems,
+                   const config::Origins& origins) {
+  const parallel::OffloadKeys& offload = config.zero_optimization.offload_optimizer;
+  if (!offload.to_disk()) return;
+  const char* const device = "zero_optimization.offload_optimizer.device";
+  const auto add = [&](const char* key, std::string what, std::string fix) {
+    problems.add(origins.place(key), key, std::move(what), std::move(fix));
+  };
+  if (offload.nvme_path.empty()) {
+    add("zero_optimization.offload_optimizer.nvme_path",
+        "is missing, and offload_optimizer.device is \"nvme\"",
+        "set it to a folder on a disk");
+  }
+  if (exchange_needs(config.optimizer).compressed) {
+    add(device,
+        fmt::format("\"nvme\" does not go with {}, whose states stay in memory",
+                    config.optimizer.type),
+        "set it to \"none\", or use AdamW");
+  }
+}
+
 void check_exchange(const TrainConfig& config,
                     config::Problems& problems,
                     const config::Origins& origins) {
@@ -163,6 +187,16 @@ void check_exchange(const TrainConfig& config,
 }
 
 }  // namespace
+
+std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& options) {
+  parallel::OffloadKeys& keys = options.offload_optimizer;
+  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
+  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
+  parallel::StateOffload out{
+      .folder = keys.nvme_path, .buffers = keys.buffers(), .share = keys.ratio.value_or(1)};
+  out.unit_elements = options.sub_group_size.value_or(out.unit_elements);
+  return out;
+}
 
 std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options) {
   parallel::FeedbackKeys& keys = options.zeropp_loco_param;
@@ -355,6 +389,7 @@ void check_config(const TrainConfig& config,
   }
   check_exchange(config, problems, origins);
   check_feedback(config, problems, origins);
+  check_offload(config, problems, origins);
 }
 
 namespace {
@@ -393,6 +428,11 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
         fmt::format("zero_optimization.stage 1 runs as stage 0: {} moves all weights on every rank "
                     "between exchanges, so that there is nothing to shard",
                     config.optimizer.type));
+  }
+  if (zero.offload_optimizer.device == parallel::OffloadDevice::Cpu) {
+    out.emplace_back(
+        "zero_optimization.offload_optimizer.device \"cpu\" has no effect here: ranks compute on "
+        "the CPU, so the data is already in host memory; \"nvme\" needs less of it");
   }
   for (std::string& note : optimizer_notes(config.optimizer))
     out.push_back(std::move(note));

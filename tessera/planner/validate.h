@@ -16,7 +16,8 @@
 
 namespace tessera::parallel {
 struct Layout;
-}
+struct StateOffload;
+}  // namespace tessera::parallel
 
 namespace tessera::planner {
 
@@ -39,6 +40,10 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       int ranks,
                                       config::Problems& problems,
                                       const config::Origins& origins);
+
+/// Where masters and states rest, if it is a disk; makes the path of the folder absolute, so that
+/// it is found from any folder.
+std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& options);
 
 /// Completes the keys of error feedback and returns it; nothing if none of them is given.
 std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options);

@@ -152,10 +152,11 @@ void check_offload(Written& written) {
   const int stage = written.stage();
   const auto device = [&](const char* block) {
     const std::string name = written.word(fmt::format("zero_optimization.{}.device", block));
-    // A disk is refused in any stage; another check reports it.
-    return name == "none" || name == "nvme" ? "" : name;
+    return name == "none" ? "" : name;
   };
-  const std::string param = device("offload_param"), optimizer = device("offload_optimizer");
+  std::string param = device("offload_param");
+  const std::string optimizer = device("offload_optimizer");
+  if (param == "nvme") param.clear();  // refused in any stage by another check
   if (!optimizer.empty() && stage == 0) {
     written.refuse(
         "zero_optimization.offload_optimizer.device",

@@ -309,6 +309,18 @@ std::string memory_split_line(const planner::Plan& plan, const planner::MemoryEs
          (saving > 0 ? fmt::format("; and {} while it saves", bytes(saving)) : "");
 }
 
+// Where the masters and states rest that are not in memory.
+std::string offload_line(const planner::Plan& plan, const planner::MemoryEstimate& estimate) {
+  const parallel::StateOffload& offload = *plan.layout().offload;
+  return fmt::format("masters and states rest in {}: {} a rank x {} = {}; {} {} in memory",
+                     offload.folder,
+                     bytes(estimate.disk),
+                     plan.ranks(),
+                     bytes(estimate.disk * plan.ranks()),
+                     offload.buffers,
+                     offload.buffers == 1 ? "group" : "groups");
+}
+
 // Long lists end with a line that says how many are missing.
 void append_capped(std::vector<std::string>& lines,
                    const std::vector<std::string>& more,
@@ -387,6 +399,7 @@ std::vector<std::string> first_table(const planner::PlanWithData& plan, const Ta
       facts.memory ? *facts.memory : planner::estimate_memory(plan);
   row("memory", memory_line(plan, memory, facts));
   row("", memory_split_line(plan, memory));
+  if (memory.disk > 0) row("offload", offload_line(plan, memory));
   row("run", facts.run_dir);
   row("checkpoints", checkpoint_line(plan, facts));
   row("seed", std::to_string(plan.recipe().seed));

@@ -87,6 +87,7 @@ struct Setting {
   std::string tier = {};
   std::int64_t unit_elements = std::numeric_limits<std::int64_t>::max();
   int buffers = 3;
+  double share = 1.0;
 };
 
 /// Bytes by name: every tensor of a save, whole, and the working weights.
@@ -126,7 +127,8 @@ class Trainee {
                    /*trained_alone=*/false,
                    {.tier = tier_.get(),
                     .unit_elements = setting.unit_elements,
-                    .buffers = setting.buffers}),
+                    .buffers = setting.buffers,
+                    .share = setting.share}),
         gradients_(world, model_, {.stage = setting.stage}) {
     optimizer_.fill([](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
       noise(info.name, 0, begin, end, out);
@@ -238,6 +240,7 @@ TEST_P(StatePlaces, GiveTheBitsOfOneUnitInMemory) {
     // Tiers and numbers of buffers take turns.
     setting.tier = i % 2 == 0 ? "disk" : "host";
     setting.buffers = 1 + static_cast<int>(i % 3);
+    setting.share = i == 4 ? 0.4 : 1.0;
     EXPECT_EQ(differences(trained(*rule, setting), wanted), kNone)
         << setting.tier << ", " << setting.buffers << " buffers";
     if (i != 1) continue;

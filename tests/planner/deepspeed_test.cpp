@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/config/overrides.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/draft.h"
@@ -97,6 +98,9 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             R"("zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}})",
             {"zero_optimization.offload_optimizer.device", "stage is 0"}},
+        Contradiction{
+            R"("zero_optimization": {"stage": 0, "offload_optimizer": {"device": "nvme"}})",
+            {"zero_optimization.offload_optimizer.device", "stage is 0"}},
         Contradiction{R"("zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}})",
                       {"zero_optimization.offload_param.device", "stage is 2"}},
         Contradiction{R"("zero_optimization": {"stage": 2, "offload_optimizer": {"ratio": 0.3}})",
@@ -166,6 +170,46 @@ TEST(DeepSpeedFiles, TellAllContradictionsAtOnce) {
                            "zero_optimization.offload_optimizer.device: ",
                            "optimizer.params.max_grad_norm: "}) {
     EXPECT_THAT(message, HasSubstr(path));
+  }
+}
+
+TEST(DeepSpeedFiles, OffloadToADiskNeedsAFolderAndARuleWhoseStatesTravel) {
+  const auto offload = [](const std::string& type, const std::string& path) {
+    return refusal(with(R"("train_batch_size": 4, "optimizer": {"type": ")" + type +
+                        R"("}, "zero_optimization": {"stage": 1, "offload_optimizer":
+                        {"device": "nvme")" +
+                        path + "}}"),
+                   1);
+  };
+
+  EXPECT_EQ(offload("AdamW", R"(, "nvme_path": "/tmp")"), "");
+  EXPECT_THAT(offload("AdamW", ""),
+              AllOf(HasSubstr("offload_optimizer.nvme_path"), HasSubstr("is missing")));
+  EXPECT_THAT(offload("OneBitAdam", R"(, "nvme_path": "/tmp")"),
+              AllOf(HasSubstr("offload_optimizer.device"), HasSubstr("OneBitAdam")));
+}
+
+TEST(DeepSpeedFiles, KeysOfOffloadAreInForceOrTold) {
+  const auto notes = [](const std::string& keys) {
+    const std::string text = with(R"("train_batch_size": 4, "zero_optimization": {"stage": 3,
+        "sub_group_size": 5e8, "offload_optimizer": {)" +
+                                  keys + "}}");
+    const Plan plan = make_plan(json::parse(text, "ds.json"), 1, "my.json");
+    return text::join(plan.notes(), "\n");
+  };
+  const std::string sizes = R"("nvme_path": "/tmp", "buffer_count": 5, "pipeline_read": false,
+      "pipeline_write": false, "ratio": 0.5)";
+
+  EXPECT_THAT(notes(R"("device": "nvme", )" + sizes), Not(HasSubstr("has no effect: zero_opt")));
+  const std::string told = notes(R"("device": "cpu", )" + sizes);
+  EXPECT_THAT(told, HasSubstr("already in host memory"));
+  for (const char* key : {"sub_group_size",
+                          "offload_optimizer.nvme_path",
+                          "offload_optimizer.buffer_count",
+                          "offload_optimizer.pipeline_read",
+                          "offload_optimizer.pipeline_write",
+                          "offload_optimizer.ratio"}) {
+    EXPECT_THAT(told, HasSubstr(std::string(key) + " has no effect"));
   }
 }
 

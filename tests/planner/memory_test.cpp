@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
@@ -225,6 +226,90 @@ TEST(MemoryEstimates, NeitherDropoutNorPaddingKeepProbabilities) {
   // Probabilities of 4 heads in one of 4 layers would be 4 x 1024 x 1024 numbers.
   EXPECT_NEAR(activations(R"("dropout": 0.1)", ""), plain, 4.0 * 1024 * 1024);
   EXPECT_EQ(activations("", R"(, "pack": false)"), plain);
+}
+
+std::string offloaded(const std::string& folder, const std::string& more = "") {
+  return fmt::format(R"("train_batch_size": 4, "bf16": {{"enabled": true}},
+      "zero_optimization": {{"stage": 3, "sub_group_size": 65536, "offload_optimizer":
+      {{"device": "nvme", "nvme_path": "{}"{}}}}})",
+                     folder,
+                     more);
+}
+
+// Counted by hand on one rank. Every group has 12 bytes a value, for master and two moments, and
+// begins a block of 1 MiB on the disk: 64 KiB of values are 768 KiB. A layer of 200 chunks has
+// three such groups and one of 8 chunks; the token table has 32 chunks, the position table 16, the
+// last norm 2. On the disk a group has a block, however small it is.
+TEST(MemoryEstimates, OfStatesOnADiskAreBuffers) {
+  const std::string members = R"("train_batch_size": 4, "bf16": {"enabled": true},
+      "zero_optimization": {"stage": 3})";
+  const MemoryEstimate memory = estimate_memory(plan_of("nano", members)),
+                       disk = estimate_memory(plan_of("nano", offloaded("/tmp")));
+  constexpr std::int64_t kMiB = 1 << 20;
+
+  EXPECT_EQ(memory.disk, 0);
+  EXPECT_EQ(memory.optimizer, 4 * kPadded + 8 * kNano);
+  EXPECT_EQ(disk.optimizer, 3 * kMiB);
+  EXPECT_GE(disk.disk, 4 * 4 * kMiB);
+  EXPECT_LE(disk.disk, (4 * 4 + 4) * kMiB);
+  EXPECT_EQ(disk.parameters, memory.parameters);
+  EXPECT_EQ(disk.gradients, memory.gradients);
+  EXPECT_EQ(disk.disk, offload_bytes(plan_of("nano", offloaded("/tmp"))));
+  EXPECT_THAT(disk.text(), HasSubstr("on the disk)"));
+}
+
+TEST(MemoryEstimates, OfStatesOnADiskFollowItsKeys) {
+  const auto need = [](const std::string& more) {
+    return estimate_memory(plan_of("nano", offloaded("/tmp", more)));
+  };
+  constexpr std::int64_t kMiB = 1 << 20;
+
+  EXPECT_EQ(need(R"(, "buffer_count": 2)").optimizer, 2 * kMiB);
+  EXPECT_EQ(need(R"(, "buffer_count": 5)").optimizer, 5 * kMiB);
+  EXPECT_EQ(need(R"(, "pipeline_read": false)").optimizer, 2 * kMiB);
+  EXPECT_EQ(need(R"(, "pipeline_read": false, "pipeline_write": false)").optimizer, kMiB);
+  EXPECT_LT(need(R"(, "ratio": 0.5)").disk, need("").disk);
+  EXPECT_GT(need(R"(, "ratio": 0.5)").optimizer, need("").optimizer);
+  EXPECT_EQ(need(R"(, "ratio": 0)").disk, 0);
+}
+
+TEST(Offload, ToAFolderThatIsMissingOrFullIsRefusedAtTheStart) {
+  const files::TempDir dir;
+  const auto refusal = [](const std::string& preset, const std::string& folder) -> std::string {
+    const PlanWithData plan(plan_of(preset, offloaded(folder)), {});
+    try {
+      (void)place(plan, std::uint64_t{1} << 60);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Io);
+      return error.what();
+    }
+    return "";
+  };
+
+  EXPECT_EQ(refusal("nano", dir.path().string()), "");
+  EXPECT_THAT(refusal("nano", (dir.path() / "none").string()),
+              AllOf(HasSubstr("offload_optimizer.nvme_path"), HasSubstr("none is not a folder")));
+  EXPECT_THAT(refusal("gpt3", dir.path().string()),
+              AllOf(HasSubstr("offload_optimizer.nvme_path"), HasSubstr("free, and masters")));
+}
+
+TEST(Offload, TellsWhatStaysInMemory) {
+  const auto notes = [](const std::string& type) {
+    const PlanWithData plan(
+        plan_of("nano", offloaded("/tmp") + R"(, "optimizer": {"type": ")" + type + "\"}"), {});
+    return place(plan, std::uint64_t{1} << 60).notes();
+  };
+
+  EXPECT_THAT(notes("Adafactor"), Contains(HasSubstr("the states of Adafactor by rows")));
+  EXPECT_THAT(notes("AdamW"), Not(Contains(HasSubstr("stay in memory"))));
+}
+
+TEST(FirstTables, SayWhereMastersAndStatesRest) {
+  const PlanWithData plan(plan_of("nano", offloaded("/tmp")), {});
+
+  EXPECT_THAT(report::first_table(plan, {}),
+              Contains(AllOf(HasSubstr("masters and states rest in /tmp: "),
+                             HasSubstr("3 groups in memory"))));
 }
 
 TEST(MemoryChecks, PassWhatFits) {

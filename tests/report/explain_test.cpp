@@ -212,9 +212,9 @@ TEST(Explained, BlocksThatAreSwitchedOffAreNamed) {
   EXPECT_TRUE(e.trains());
 }
 
-TEST(Explained, OffloadToADiskIsRefusedOnce) {
+TEST(Explained, OffloadOfWeightsToADiskIsRefusedOnce) {
   const Explanation e = explain(R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
-      "offload_optimizer": {"device": "nvme"}}})");
+      "offload_param": {"device": "nvme"}}})");
 
   ASSERT_THAT(e.refused, SizeIs(1));
   EXPECT_THAT(e.refused[0].refused, HasSubstr("not built yet"));

@@ -18,11 +18,12 @@ constexpr Text kBlock = "the weights of a block are always gathered together";
 constexpr Text kOrder = "the order of the blocks is known in advance and need not be traced";
 constexpr Text kOneRule = "every optimizer supports sharded parameters";
 constexpr Text kHost = "ranks compute on the CPU, so the data is already in host memory";
+constexpr Text kTransfers = "a disk is always read and written in blocks of 1 MiB, four at a time";
 constexpr Text kNothing = "nothing is offloaded from host memory";
 constexpr Text kFlows =
     "parallel.pipeline.scatter_gather controls whether each tensor-parallel rank sends a part";
 constexpr Text kDeclared = "models declare by themselves how their parameters are sharded";
-constexpr Text kDisk = "weights and optimizer states cannot be offloaded to a disk";
+constexpr Text kDisk = "weights cannot be offloaded to a disk; offload_optimizer can";
 constexpr Text kLayouts = "every checkpoint can be loaded with any layout";
 constexpr Text kFalse = "[false]";
 constexpr Text kDropKey = "remove the key";
@@ -150,8 +151,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
           "master weights are always loaded from fp32", "remove it, or set it to true"),
     accepted("zero_optimization.elastic_checkpoint", Bool, "false", kLayouts),
     accepted("zero_optimization.pipeline_loading_checkpoint", Bool, "false", kLayouts),
-    accepted("zero_optimization.sub_group_size", Integer, "1e9",
-             "each block is updated separately, so smaller groups are not needed"),
+    done("zero_optimization.sub_group_size", Integer, "1e9"),
     accepted("zero_optimization.ignore_unused_parameters", Bool, "true",
              "unused parameters have a gradient of 0"),
     accepted("zero_optimization.memory_efficient_linear", Bool, "true",
@@ -209,27 +209,30 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     accepted("zero_optimization.offload_param.max_in_cpu", Integer, "1e9", kNothing),
     accepted("zero_optimization.offload_param.pin_memory", Bool, "true", kNothing),
     section("zero_optimization.offload_optimizer"),
-    later("zero_optimization.offload_optimizer.device", String, "none", R"(["none", "cpu"])", kDisk,
-          "set it to \"cpu\" or \"none\"", kHost),
-    accepted("zero_optimization.offload_optimizer.nvme_path", String, "", kNothing),
-    accepted("zero_optimization.offload_optimizer.buffer_count", Integer, "4", kNothing),
-    accepted("zero_optimization.offload_optimizer.pin_memory", Bool, "true", kNothing),
-    accepted("zero_optimization.offload_optimizer.pipeline", Bool, "false", kNothing),
-    accepted("zero_optimization.offload_optimizer.pipeline_read", Bool, "false", kNothing),
-    accepted("zero_optimization.offload_optimizer.pipeline_write", Bool, "false", kNothing),
-    accepted("zero_optimization.offload_optimizer.fast_init", Bool, "false", kNothing),
-    accepted("zero_optimization.offload_optimizer.ratio", Number, "1.0", kNothing),
-    accepted("zero_optimization.offload_optimizer.super_offload", Bool, "false", kNothing),
+    done("zero_optimization.offload_optimizer.device", Any, "none"),
+    done("zero_optimization.offload_optimizer.nvme_path", String),
+    done("zero_optimization.offload_optimizer.buffer_count", Integer, "4"),
+    accepted("zero_optimization.offload_optimizer.pin_memory", Bool, "true",
+             "buffers are in ordinary memory, from which a disk reads and writes directly"),
+    accepted("zero_optimization.offload_optimizer.pipeline", Bool, "false",
+             "pipeline_read and pipeline_write control the overlap"),
+    done("zero_optimization.offload_optimizer.pipeline_read", Bool, "false"),
+    done("zero_optimization.offload_optimizer.pipeline_write", Bool, "false"),
+    accepted("zero_optimization.offload_optimizer.fast_init", Bool, "false",
+             "states on a disk are zero from the beginning and need not be written first"),
+    done("zero_optimization.offload_optimizer.ratio", Number, "1.0"),
+    accepted("zero_optimization.offload_optimizer.super_offload", Bool, "false",
+             "it is for GPUs, and ranks compute on the CPU"),
     accepted("zero_optimization.offload_optimizer.cpuadam_cores_perc", Number, "0.8",
              "run.threads_per_rank sets the number of threads of the update"),
     section("aio"),
-    accepted("aio.block_size", Integer, "1048576", kNothing),
-    accepted("aio.queue_depth", Integer, "8", kNothing),
-    accepted("aio.intra_op_parallelism", Integer, "1", kNothing),
+    accepted("aio.block_size", Integer, "1048576", kTransfers),
+    accepted("aio.queue_depth", Integer, "8", kTransfers),
+    accepted("aio.intra_op_parallelism", Integer, "1", kTransfers),
     alias("aio.thread_count", Integer, "aio.intra_op_parallelism"),
-    accepted("aio.single_submit", Bool, "false", kNothing),
-    accepted("aio.overlap_events", Bool, "true", kNothing),
-    accepted("aio.use_gds", Bool, "false", kNothing),
+    accepted("aio.single_submit", Bool, "false", kTransfers),
+    accepted("aio.overlap_events", Bool, "true", kTransfers),
+    accepted("aio.use_gds", Bool, "false", kTransfers),
 
     // recomputation
     section("activation_checkpointing"),
