@@ -17,7 +17,7 @@
 
 namespace tessera::api {
 
-/// What a configuration resolves to: every setting, checked before anything starts. A value that
+/// The plan of a configuration: every setting, checked before anything starts. A value that
 /// never changes; a copy costs nothing. Threads: any.
 class Plan {
  public:
@@ -46,7 +46,7 @@ class Plan {
   std::shared_ptr<const Parts> parts_;
 };
 
-/// What a training or a model may change in the caller's process.
+/// The changes that a training or a model may make in the caller's process.
 struct Start {
   /// Threads of libtorch's kernels in this process; 0: those of the plan, or all usable cores for a
   /// model. Results depend on their number, so a plan's own number repeats the results of `tessera

@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 
 NAME = "tessera_train"
-# What a system with glibc 2.34 has, and what torch brings.
+# Libraries of every system with glibc 2.34 and GCC 12's libstdc++ (Debian's own needs a newer glibc), and those of torch.
 SYSTEM = re.compile(r"^(ld-linux-x86-64|linux-vdso|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+))\.so")
 TORCH = re.compile(r"^lib(torch|torch_cpu|c10|gomp|cupti|cudart)[-.]")
 GLIBC = (2, 34)

@@ -54,10 +54,10 @@ def _tensors_of(path: Path) -> dict[str, numpy.ndarray]:
     return out
 
 
-def load_tensors(path: str | Path, *, weights_of: str = "hf") -> dict[str, numpy.ndarray]:
+def load_tensors(path: str | Path) -> dict[str, numpy.ndarray]:
     """The tensors of a run, a checkpoint, a Hugging Face folder or a safetensors file, by their names in Hugging Face's
     format. They are numpy arrays, which other libraries take without a copy: torch.from_dlpack(tensors["..."]). bf16
-    tensors are given in fp32. ``weights_of``: "hf", the format in which a checkpoint is written first.
+    tensors are given in fp32.
 
     Raises FormatError for files that are damaged.
     """
@@ -69,5 +69,5 @@ def load_tensors(path: str | Path, *, weights_of: str = "hf") -> dict[str, numpy
         return {name: tensor for file in files for name, tensor in _tensors_of(file).items()}
     with tempfile.TemporaryDirectory(prefix="tessera-") as box:
         # The mapped files stay readable after their folder is removed.
-        folder = Model(source).export(Path(box) / "model", to=weights_of)
+        folder = Model(source).export(Path(box) / "model")
         return load_tensors(folder)

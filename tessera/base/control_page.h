@@ -18,8 +18,8 @@ inline constexpr int kMostRanks = 1024;
 /// State of a rank. Transitions: Starting -> Running -> Finished | Failed | Lost.
 enum class RankState : std::uint32_t { Starting, Running, Finished, Failed, Lost };
 
-/// What a rank does while it posts nothing: work that a disk, a file server or a reader of its
-/// output can hold up for ever.
+/// The activity of a rank while it posts nothing: work that a disk, a file server or a reader of
+/// its output can hold up for ever.
 enum class Activity : std::uint32_t { None, ReadData, Load, Save, Generate, Report };
 /// Returns "reading data", "saving a checkpoint"; empty: None, or an unknown value.
 std::string_view activity_text(std::uint32_t activity);

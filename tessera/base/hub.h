@@ -27,7 +27,7 @@ std::vector<fs::path> model_folders();
 /// ~/.cache/huggingface/hub. Need not exist.
 fs::path hub_cache();
 
-/// Whether `text` has the form of a name on Hugging Face: "model" or "owner/model", with an
+/// Returns whether `text` has the form of a name on Hugging Face: "model" or "owner/model", with an
 /// optional
 /// "@revision".
 bool is_model_name(const std::string& text);

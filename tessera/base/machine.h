@@ -48,7 +48,7 @@ struct Machine {
   Rate in_host;              ///< from the memory of another rank of the host
   Rate between_hosts;        ///< from one rank to one of another host
   int host_ranks = 0;        ///< ranks on each host; 0: all ranks on one host
-  /// Where bytes can be kept besides memory, by name: reads and writes.
+  /// The storage tiers besides memory, by name: the rates of reads and of writes.
   std::map<std::string, std::pair<Rate, Rate>> tiers;
 };
 

@@ -16,7 +16,7 @@
 
 namespace tessera::cli {
 
-/// What a fold's training measured.
+/// The measurements of one fold's training.
 struct FoldResult {
   std::int64_t fold = 0, step = 0;       ///< from 1; step of the evaluation
   std::map<std::string, double> values;  ///< "loss" and the metrics of that evaluation

@@ -36,7 +36,7 @@ int times_moved(Kind kind) noexcept;
 /// The traffic that a transport counts for these operations.
 Traffic traffic_of(std::span<const Posted> posted);
 
-/// What operations move for the busiest rank.
+/// The data that operations move for the busiest rank.
 struct Sent {
   double elements = 0;       ///< as Traffic counts them
   double bytes_in_host = 0;  ///< read from the memory of other ranks of the host

@@ -19,7 +19,7 @@
 
 namespace tessera::comm {
 
-/// What a rank knows when its transports are made.
+/// The facts from which the transports of a rank are made.
 struct WorldNeeds {
   const launch::RankInfo& info;           ///< with a control page
   const hosts::HostPart* part = nullptr;  ///< of a job on several hosts, else null
@@ -37,7 +37,7 @@ struct MadeTransport {
 /// A way for the ranks of a job to exchange memory of one kind of device.
 struct TransportEntry {
   DeviceKind moves = DeviceKind::Cpu;
-  /// Of the transports that can be used, the one with the smallest number is.
+  /// The transport with the smallest number is chosen among those that can be used.
   int rank_of_choice = 0;
   /// Says why the transport cannot connect these ranks; an empty string means that it can. Gives
   /// the same answer on all ranks of the job. Cheap.

@@ -25,7 +25,7 @@ struct DataOptions {
   std::vector<std::string> validation;
   std::vector<std::string> test;
   double validation_fraction = 0.0;
-  /// Of records: data.train is divided into `folds` parts, of which `fold` (from 1) is held out.
+  /// For records: data.train is divided into `folds` parts, of which `fold` (from 1) is held out.
   std::optional<std::int64_t> folds;
   std::int64_t fold = 1;
   std::optional<std::int64_t> sequence_length;

@@ -85,8 +85,8 @@ class ExtraRanks {
   virtual void start_over() = 0;
 };
 
-/// What the engine and a run ask of a kind of experience. Const methods can be called from any
-/// thread.
+/// The interface of a kind of experience for the engine and a run. Const methods can be called from
+/// any thread.
 class ExperienceKind {
  public:
   virtual ~ExperienceKind() = default;

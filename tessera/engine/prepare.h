@@ -28,7 +28,7 @@ struct Local {
   bool several_hosts = false;
 };
 
-/// What is open while a training runs, also while its ranks start again.
+/// The folder and data that are open while a training runs, also while its ranks start again.
 struct Opened {
   Local local;
   /// Stop requests while this process itself works; null once the ranks handle them.

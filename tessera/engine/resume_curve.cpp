@@ -64,7 +64,7 @@ std::optional<SavedRun> saved_run(const checkpoint::Meta& meta) {
   return out;
 }
 
-/// What determines the learning rates of a run.
+/// The settings that determine the learning rates of a run.
 struct Rates {
   planner::Recipe recipe;
   planner::Course course;

@@ -69,9 +69,9 @@ class Saver {
   double before_change();
   /// Proposes to save; the next step's report says on every rank whether any rank proposed it.
   void propose(bool mine) { proposed_ = mine; }
-  /// What the ranks add up within the collectives of a step, so that they agree on the save in
-  /// progress: to_sum() of this rank, whose sums all ranks give to advance(). advance() returns
-  /// whether any rank proposed to save.
+  /// The numbers that the ranks add up within the collectives of a step, so that they agree on the
+  /// save in progress: to_sum() of this rank, whose sums all ranks give to advance(). advance()
+  /// returns whether any rank proposed to save.
   [[nodiscard]] std::vector<double> to_sum() const;
   bool advance(std::span<const double> sums);
 

@@ -42,7 +42,7 @@ struct CoordinatorOptions {
   std::map<std::string, std::string> values;
 };
 
-/// What a coordinator knows about the end of its job.
+/// A coordinator's knowledge of the end of its job.
 struct CoordinatorNews {
   std::optional<HostProblem> refusal;  ///< why the hosts were refused
   std::optional<HostProblem> report;   ///< FrameType::Report

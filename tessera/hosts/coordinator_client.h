@@ -28,7 +28,7 @@ FrameWriter facts_frame(const std::vector<Fact>& facts);
 /// Reads what facts_frame() wrote. Throws Error{Comm}.
 std::vector<Fact> read_facts(FrameReader& body);
 
-/// What a host says when it arrives.
+/// The message of a host that arrives.
 struct Arrival {
   int host = 0, world = 0;  ///< its index, and the number of ranks of its job
   HostFacts facts;

@@ -51,7 +51,7 @@ struct Adapter {
   [[nodiscard]] bool trains(const std::string& name) const;
 };
 
-/// What an adapter is used for.
+/// The use of an adapter.
 enum class AdapterUse : std::uint8_t {
   Computed,  ///< layers compute with it beside their weights, so that a head cannot have one
   Merged,    ///< only its tensors are needed: for merged_weights(), and for files

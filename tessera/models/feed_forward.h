@@ -55,7 +55,7 @@ struct MlpSpec {
   double dropout = 0.0;  ///< between the two projections
 };
 
-/// What a family says about the feed-forward network of a layer; layers may differ.
+/// The description that a family gives of the feed-forward network of a layer; layers may differ.
 using FeedForwardSpec = std::variant<MlpSpec>;
 FeedForward::Size size_of(const FeedForwardSpec& spec);
 /// Throws Error{Config} for an unknown activation.

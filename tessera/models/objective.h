@@ -41,7 +41,7 @@ Registry<KeptObjective>& kept_objectives();
   static const bool tessera_kept_objective_##key = \
       ::tessera::models::kept_objectives().add(name, __VA_ARGS__)
 
-/// What the head of an objective gives.
+/// The kind of output of the head of an objective.
 enum class Predicts : std::uint8_t {
   Other,              ///< something that only the objective knows
   NextToken,          ///< of a text in which each token sees those before it

@@ -81,7 +81,7 @@ at::Tensor decoder_input(const nn::Batch& batch,
                          const TargetText& target,
                          const nn::StepContext& context);
 
-/// What the samples of a model are.
+/// The kind of samples that a model reads.
 enum class Modality : std::uint8_t { Text, Images };
 
 /// The tensor of a batch that a model of this modality reads: "input_ids" [B, T] for text,

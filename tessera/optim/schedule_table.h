@@ -67,7 +67,7 @@ struct ScheduleParam {
   DecayShape shape = DecayShape::Linear;  ///< the default of a shape
 };
 
-/// What a check of a row sees, besides the values.
+/// The facts that a check of a row sees besides the values.
 struct ScheduleCheck {
   const json::Value& params;
   const ScheduleContext& context;

@@ -36,7 +36,7 @@ struct BlockBytes {
   std::map<ActionKind, PassBytes> passes;
 };
 
-/// What a pass of one block computes, and what its layers exchange with other ranks: the
+/// The work of a pass of one block, and the messages that its layers exchange with other ranks: the
 /// collectives of tensor and context parallelism. Reductions of gradients and gathers of weights
 /// are not part of a pass.
 struct PassWork {

@@ -16,7 +16,7 @@
 
 namespace tessera::parallel {
 
-/// Of one pass of one block on one rank.
+/// The cost of one pass of one block on one rank.
 struct PassCost {
   double seconds = 0;
   double flops = 0, bytes = 0;  ///< of its operations
@@ -27,8 +27,8 @@ PassCost cost(const PassWork& work, const Machine& machine);
 /// The seconds of consecutive blocks as one chunk, for simulate().
 PassTimes pass_times(std::span<const BlockWork> blocks, const Machine& machine);
 
-/// What a rank sends in a step to reduce the gradients of a flat buffer of `numel` elements over
-/// the ranks at `fold`, with `micros` micro-batches on each rank.
+/// The messages that a rank sends in a step to reduce the gradients of a flat buffer of `numel`
+/// elements over the ranks at `fold`, with `micros` micro-batches on each rank.
 comm::Sent reduction_cost(const ReductionOptions& options,
                           std::int64_t numel,
                           int micros,
@@ -38,9 +38,9 @@ comm::Sent reduction_cost(const ReductionOptions& options,
 /// released after each use, except that the last block's stay between forward and backward, and the
 /// first one's between micro-batches. Other weights are gathered once, after the update.
 int gathers_of(bool sharded, int block, int num_blocks, int micros);
-/// What a rank sends for `gathers` gathers of a flat buffer. In stage 0 every rank gathers the sums
-/// of the gradients in `sums` and computes all weights itself; from stage 1 on it gathers `working`
-/// weights.
+/// The messages that a rank sends for `gathers` gathers of a flat buffer. In stage 0 every rank
+/// gathers the sums of the gradients in `sums` and computes all weights itself; from stage 1 on it
+/// gathers `working` weights.
 comm::Sent gather_cost(
     int stage, std::int64_t numel, DType working, DType sums, int gathers, comm::GroupPlace shards);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's parameters need of their buffers.
+// The requirements of a model's parameters on their buffers.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,8 @@
 
 namespace tessera::parallel {
 
-/// What a model's parameters need of their buffers, whatever the layout; see WeightOptions.
+/// The requirements of a model's parameters on their buffers, whatever the layout; see
+/// WeightOptions.
 struct ParameterRules {
   std::function<bool(const std::string&)> frozen = {};
   std::function<int(const std::string&)> apart = {};

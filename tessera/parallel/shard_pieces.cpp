@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a ShardStore has as pieces of a checkpoint.
+// The pieces of a checkpoint that a ShardStore holds.
 #include <span>
 #include <utility>
 

@@ -82,7 +82,7 @@ struct ParamShard {
 using TrainedVisitor = std::function<void(
     const ParamInfo& info, const at::Tensor& weights, const at::Tensor& gradient)>;
 
-/// Where masters and states are between updates, and how they are divided.
+/// The place of masters and states between updates, and their division into units.
 struct StatePlace {
   memory::Tier* tier = nullptr;  ///< nullptr: working memory
   /// Maximum number of elements that are in memory, travel and are updated at once; at least
@@ -106,7 +106,7 @@ struct StateOffload {
   bool operator==(const StateOffload&) const = default;
 };
 
-/// What a lease is for. Values that were leased for Write are stored when the lease ends.
+/// The purpose of a lease. Values that were leased for Write are stored when the lease ends.
 enum class Access : std::uint8_t { Read, Write };
 
 /// Memory per parameter element: fp32 working weights: 0 + states; 16-bit working weights: 4 (with
@@ -212,7 +212,7 @@ class ShardStore {
     std::size_t first_unit = 0, num_units = 0;
     std::vector<ParamShard> shards;
   };
-  /// What a unit of units_ consists of.
+  /// The parts of a unit of units_.
   struct UnitValues {
     std::size_t first = 0, count = 0;  ///< among the shards of its slot
     c10::Device device = c10::DeviceType::CPU;

@@ -70,7 +70,7 @@ class WorkingWeights {
   at::Tensor whole_, own_;
 };
 
-/// What a strategy is made from.
+/// The arguments from which a strategy is made.
 struct WeightPlace {
   comm::World& world;
   /// Each rank of `fold` writes its part of the buffer. If there are several ranks along `copies`,

@@ -31,7 +31,8 @@ struct FeedbackKeys {
   void describe(config::Fields& fields);
 };
 enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
-/// Where fp32 masters and states of the optimizer rest between updates, in DeepSpeed's notation.
+/// The place where fp32 masters and states of the optimizer rest between updates, in DeepSpeed's
+/// notation.
 struct OffloadKeys {
   std::optional<OffloadDevice> device;
   std::string nvme_path;

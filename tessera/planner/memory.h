@@ -10,7 +10,7 @@
 
 namespace tessera::planner {
 
-/// What a rank needs besides its plan's model.
+/// The memory that a rank needs besides its plan's model.
 struct Needs {
   std::int64_t beside = 0;     ///< bytes for other models and caches
   std::int64_t traveling = 0;  ///< bytes of buffers between hosts (travel.h)

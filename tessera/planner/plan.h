@@ -41,15 +41,15 @@ class Plan {
   [[nodiscard]] const parallel::Layout& layout() const { return *layout_; }
   [[nodiscard]] const ModelPlan& model() const { return *model_; }
   [[nodiscard]] const DataPlan& data() const { return *data_; }
-  /// What the training computes (recipe.h).
+  /// The computation of the training (recipe.h).
   [[nodiscard]] const Recipe& recipe() const { return *recipe_; }
-  /// Where the run takes place, and what it saves and prints (run_plan.h).
+  /// The folder of the run, and its checkpoints and printing (run_plan.h).
   [[nodiscard]] const RunPlan& run() const { return *run_; }
   /// config.json of the run folder: every key with its value.
   [[nodiscard]] const json::Value& resolved() const { return *resolved_; }
   /// Notes for the user, shown once: keys without an effect, oversubscribed cores.
   [[nodiscard]] const std::vector<std::string>& notes() const { return *notes_; }
-  /// What a rank needs besides the model (memory.h); nothing before place().
+  /// The memory that a rank needs besides the model (memory.h); nothing before place().
   [[nodiscard]] const Needs& needs() const { return *needs_; }
   /// The files that decide the result, apart from the data.
   [[nodiscard]] const std::vector<Input>& inputs() const { return *inputs_; }
@@ -111,7 +111,7 @@ class PlanWithData : public Plan {
 class PlacedPlan : public PlanWithData {
  public:
   PlacedPlan(PlanWithData plan, MemoryEstimate memory);
-  /// What a rank needs; empty if place() did not check the memory.
+  /// The memory that a rank needs; empty if place() did not check the memory.
   [[nodiscard]] const MemoryEstimate& memory() const { return *memory_; }
 
   template <std::derived_from<Plan> P, class Part>

@@ -32,7 +32,7 @@ struct RunOptions {
   void describe(config::Fields& fields);
 };
 
-/// What a run prints; keys of the top level of a configuration.
+/// The printing of a run; keys of the top level of a configuration.
 struct Printing {
   std::int64_t steps_per_print = 10;
   bool wall_clock_breakdown = false, memory_breakdown = false;

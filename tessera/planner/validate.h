@@ -41,8 +41,8 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       config::Problems& problems,
                                       const config::Origins& origins);
 
-/// Where masters and states rest, if it is a disk; makes the path of the folder absolute, so that
-/// it is found from any folder.
+/// Returns the disk on which masters and states rest, if any; makes the path of the folder
+/// absolute, so that it is found from any folder.
 std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& options);
 
 /// Completes the keys of error feedback and returns it; nothing if none of them is given.

@@ -46,7 +46,7 @@ struct DataRequest {
   std::int64_t micro_batch = 0;                 ///< samples of one; 0: unknown
 };
 
-/// What the label of a position in the tensor "labels" says.
+/// The meaning of a label in the tensor "labels".
 enum class TokenLabels : std::uint8_t {
   SameToken,  ///< the token of the position itself
   NextToken,  ///< the token of the next position

@@ -96,7 +96,7 @@ inline at::Tensor collect(const std::vector<at::Tensor>& of_sources,
   return out;
 }
 
-/// What one call of the layer uses.
+/// The traffic of one call of the layer.
 struct Call {
   const Param* matrix = nullptr;
   const Param* bias = nullptr;

@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes,
                            return param.param == DType::F32 ? "fp32" : "bf16";
                          });
 
-/// What a strategy promises, whichever it is.
+/// The guarantees of every strategy.
 struct Strategy {
   std::string name;
   bool comes_and_goes, writes_all, sends_codes;

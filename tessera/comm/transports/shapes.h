@@ -16,7 +16,8 @@ namespace tessera::comm {
 /// it is recorded instead, from its spans, which need no memory. Its regions have no memory, and
 /// tensor_over() returns meta tensors for them. Used only on the caller's thread.
 std::unique_ptr<World> shape_world(const mesh::Mesh& mesh, int rank);
-/// What the rank of a shape_world() has posted since the last call, equal operations together.
+/// The operations that the rank of a shape_world() has posted since the last call, equal operations
+/// together.
 std::vector<Posted> take_posted(World& world);
 
 }  // namespace tessera::comm

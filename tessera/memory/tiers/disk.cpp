@@ -149,8 +149,8 @@ void SlotFile::write(std::size_t slot, std::span<const std::byte> from) const {
   move(slot, from, "write", ::pwrite);
 }
 
-/// What a file has in common with its snapshots: which slot each has for a block, and the checksum
-/// of each slot.
+/// The state that a file shares with its snapshots: which slot each has for a block, and the
+/// checksum of each slot.
 struct Slots {
   Slots(std::string folder, std::string what, std::int64_t block, std::int64_t blocks)
       : file(std::move(folder), std::move(what), block, blocks) {

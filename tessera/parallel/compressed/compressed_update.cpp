@@ -63,7 +63,8 @@ class CompressedUpdate final : public UpdateStrategy {
   CompressedState state_;
   ParameterNorms norms_;
   bool elementwise_ = true;  ///< exact updates need no norms
-  /// Of all units in order, during a compressed update, which works on all of them at once.
+  /// The values of all units in order, during a compressed update, which works on all of them at
+  /// once.
   std::span<const ShardStore::Lease> leases_;
 };
 

@@ -39,7 +39,8 @@ struct PassTimes {
 /// time.
 struct StepPrices {
   std::function<PassTimes(int stage, int chunk)> passes;
-  /// Of the flow with which `part` begins, or of its gradient, from one stage to another.
+  /// The time of a message from one stage to another: of the flow with which `part` begins, or of
+  /// its gradient.
   std::function<double(int from, int to, int part, bool gradient)> message;
   double update = 0;  ///< after the last pass of all stages
 };
