@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/nn/denominators.h"
 
 namespace tessera::engine {
 namespace {
@@ -67,7 +68,7 @@ void decode(const double* from, std::vector<TermKey>& keys) {
 /// The metric of that name; appended if it is new.
 Metric& metric_of(Metrics& metrics, const TermKey& key, const std::vector<double>& denominators) {
   if (Metric* const known = find_metric(metrics, key.name)) return *known;
-  const auto d = static_cast<std::size_t>(key.denominator);
+  const std::size_t d = nn::denominator_index(key.denominator, denominators.size());
   return metrics.emplace_back(
       Metric{key.name, 0.0, d < denominators.size() ? denominators[d] : 0.0});
 }

@@ -17,6 +17,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
+#include "tessera/engine/expert_balance.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/tensor/init.h"
@@ -133,6 +134,8 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
       std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},
       options_.recompute,
       link_.get());
+  if (ExpertBalance::has_experts(options_.model))
+    experts_ = std::make_unique<ExpertBalance>(world_, *model_);
   terms_ =
       std::make_unique<TermReduction>(world_, options_.stages.stages, model_->num_blocks() - 1);
 }
@@ -196,14 +199,19 @@ std::vector<double> TrainState::sum_denominators(const std::vector<std::vector<d
   sums.resize(counts);
   // Ranks that share a micro-batch count its tokens once.
   if (world_.group(mesh::AxisSet::tp()).index > 0) std::fill(sums.begin(), sums.end(), 0.0);
+  if (experts_ != nullptr) {
+    const std::vector<double> common = experts_->take_counts();
+    sums.insert(sums.end(), common.begin(), common.end());
+  }
+  const std::size_t own = sums.size();
   if (extras.to_sum) {
     const std::vector<double> more = extras.to_sum();
     sums.insert(sums.end(), more.begin(), more.end());
   }
   sums = world_.all_reduce(
       world_.everyone(), std::move(sums), comm::Op::Sum, TESSERA_HERE("token counts of the step"));
-  if (extras.summed) extras.summed(std::span(sums).subspan(counts));
-  sums.resize(counts);
+  if (extras.summed) extras.summed(std::span(sums).subspan(own));
+  sums.resize(own);
   return sums;
 }
 
@@ -217,8 +225,10 @@ parallel::StepInput TrainState::step_input(int num_micros,
   input.loss_scale = loss_scale();
   input.load = [this, &load](int micro) {
     const nn::ContextParallel* const shared = model_->context_parallel();
-    return shared == nullptr ? load(micro)
-                             : nn::own_tokens(load(micro), *shared, model_->objective());
+    nn::Batch batch =
+        shared == nullptr ? load(micro) : nn::own_tokens(load(micro), *shared, model_->objective());
+    if (experts_ != nullptr) experts_->count(batch);
+    return batch;
   };
   input.global_denominators = [this, &extras](const std::vector<std::vector<double>>& mine) {
     return sum_denominators(mine, extras);

@@ -104,6 +104,8 @@ struct StepResult {
          receive_s = 0.0;
 };
 
+class ExpertBalance;
+
 /// A model in training. Several of them can exist in one process and share one World, if all ranks
 /// call them in the same order; each gives the same bits as alone. The World must outlive the
 /// state. Used only on the rank's own thread. All methods except the plain accessors are
@@ -214,6 +216,7 @@ class TrainState {
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
   std::unique_ptr<parallel::Executor> executor_;
   std::unique_ptr<TermReduction> terms_;
+  std::unique_ptr<ExpertBalance> experts_;  ///< nullptr: the model has no experts
   std::map<int, std::vector<parallel::Action>> actions_;  ///< by the number of micro-batches
   std::int64_t step_ = 0, skipped_ = 0;
   /// Losses of the last step's micro-batches on all ranks, in the order of summation; if ranks

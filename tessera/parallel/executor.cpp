@@ -16,6 +16,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
+#include "tessera/nn/denominators.h"
 #include "tessera/parallel/block_errors.h"
 #include "tessera/parallel/pipeline/schedule.h"
 
@@ -51,8 +52,9 @@ nn::Flow detached(const nn::Flow& flow, std::vector<at::Tensor>& inputs) {
 double divisor_of(const nn::Term& term,
                   const std::vector<double>& denominators,
                   const std::string& block) {
+  const std::size_t index = nn::denominator_index(term.denominator, denominators.size());
   TESSERA_REQUIRE(
-      term.denominator >= 0 && static_cast<std::size_t>(term.denominator) < denominators.size(),
+      index < denominators.size(),
       Shape,
       fmt::format("block {}: the term \"{}\" of the loss is divided by denominator {}, and the "
                   "objective's denominators() gives {}",
@@ -61,7 +63,7 @@ double divisor_of(const nn::Term& term,
                   term.denominator,
                   denominators.size()),
       "let denominators() return a number for each that Term::denominator counts, from 0 on");
-  return denominators[static_cast<std::size_t>(term.denominator)];
+  return denominators[index];
 }
 
 /// The existing values of a block's term, or `count` zeros inserted in their place.
