@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/decoder.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/models/experts.h"
 #include "tessera/models/feed_forward.h"
 #include "tessera/nn/functional.h"
 
@@ -72,29 +74,6 @@ SelfAttentionSpec attention_of(const DecoderShape& shape, const DecoderLayerKind
   return spec;
 }
 
-class TokenEmbedding final : public nn::Block {
- public:
-  explicit TokenEmbedding(const DecoderShape& shape) : shape_(shape) {}
-
-  void declare(nn::Params& params) override { table_ = declare_table(params, output_of(shape_)); }
-
-  [[nodiscard]] bool works_by_token() const override { return true; }
-
-  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    at::Tensor x_BTC = nn::embedding(batch.tensor("input_ids"), *table_, context);
-    if (shape_.embedding_scale != 0.0) x_BTC = x_BTC * rounded_scale(x_BTC.scalar_type());
-    return {.flow = {.diff = {x_BTC}}};
-  }
-
- private:
-  [[nodiscard]] double rounded_scale(at::ScalarType dtype) const {
-    return at::scalar_tensor(shape_.embedding_scale, at::kDouble).to(dtype).item<double>();
-  }
-
-  DecoderShape shape_;
-  Param* table_ = nullptr;
-};
-
 MlpSpec mlp_of(const DecoderShape& shape) {
   const Init init = Init::normal(shape.init_std);
   return {.hidden_size = shape.hidden_size,
@@ -108,13 +87,57 @@ MlpSpec mlp_of(const DecoderShape& shape) {
           .gated = true};
 }
 
-/// x + after(branch(before(x))) twice; each of the norms may be absent.
-class DecoderLayer final : public nn::Block {
+FeedForwardSpec feed_forward_of(const DecoderShape& shape, const DecoderLayerKind& kind) {
+  if (kind.sparse) return shape.experts.value();
+  return mlp_of(shape);
+}
+
+/// Not 0 if a balance term covers all sparse layers: the number of experts. In training, sums then
+/// pass from layer to layer after the residual stream.
+std::int64_t pools(const DecoderShape& shape) {
+  if (!shape.experts || shape.num_sparse_layers() == 0) return 0;
+  return make_feed_forward(*shape.experts)->pools();
+}
+
+class TokenEmbedding final : public nn::Block {
  public:
-  DecoderLayer(const DecoderShape& shape, const DecoderLayerKind& kind)
+  explicit TokenEmbedding(const DecoderShape& shape) : shape_(shape), pools_(pools(shape)) {}
+
+  void declare(nn::Params& params) override { table_ = declare_table(params, output_of(shape_)); }
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
+  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
+    at::Tensor x_BTC = nn::embedding(batch.tensor("input_ids"), *table_, context);
+    if (shape_.embedding_scale != 0.0) x_BTC = x_BTC * rounded_scale(x_BTC.scalar_type());
+    nn::Outcome out = {.flow = {.diff = {x_BTC}}};
+    if (pools_ > 0 && context.training()) {
+      const nn::PooledBalance none = nn::no_balance(pools_, x_BTC.device());
+      out.flow.diff.push_back(none.scores_E);
+      out.flow.fixed.push_back(none.counts_E);
+    }
+    return out;
+  }
+
+ private:
+  [[nodiscard]] double rounded_scale(at::ScalarType dtype) const {
+    return at::scalar_tensor(shape_.embedding_scale, at::kDouble).to(dtype).item<double>();
+  }
+
+  DecoderShape shape_;
+  std::int64_t pools_ = 0;
+  Param* table_ = nullptr;
+};
+
+/// x + after(branch(before(x))) twice; each of the norms may be absent.
+class DecoderLayer final : public nn::Block, public nn::HasExperts {
+ public:
+  DecoderLayer(const DecoderShape& shape, const DecoderLayerKind& kind, bool last)
       : shape_(shape),
+        last_(last),
+        pools_(pools(shape)),
         attention_(attention_of(shape, kind)),
-        feed_forward_(make_feed_forward(mlp_of(shape))),
+        feed_forward_(make_feed_forward(feed_forward_of(shape, kind))),
         before_attention_(norm_at(shape.norm_before_attention)),
         after_attention_(norm_at(shape.norm_after_attention)),
         before_mlp_(norm_at(shape.norm_before_mlp)),
@@ -129,7 +152,19 @@ class DecoderLayer final : public nn::Block {
     after_mlp_.declare(params, shape_.norm_after_mlp, shape_.hidden_size);
   }
 
-  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] bool works_by_token() const override { return feed_forward_->works_by_token(); }
+  [[nodiscard]] std::string grid_obstacle() const override {
+    return feed_forward_->grid_obstacle();
+  }
+  [[nodiscard]] nn::HasExperts::Router router() const override { return feed_forward_->router(); }
+  [[nodiscard]] bool exchanges() const override { return feed_forward_->exchanges(); }
+
+  nn::Outcome idle(std::vector<at::Tensor>& inputs, nn::StepContext& context) override {
+    nn::Outcome out;
+    const at::Tensor none = feed_forward_->idle(inputs, context);
+    if (none.defined()) out.flow.diff = {none};
+    return out;
+  }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const nn::Normed begin = before_attention_.residual(in.diff.at(0), context);
@@ -138,20 +173,41 @@ class DecoderLayer final : public nn::Block {
     const nn::Normed middle = before_mlp_.residual(
         begin.x_BTC, context, y_BTC, context.dropout("attention branch", shape_.residual_dropout));
     nn::Outcome out;
-    const at::Tensor z_BTC =
-        after_mlp_((*feed_forward_)(middle.normed_BTC, context, out.terms), context);
+    const at::Tensor z_BTC = after_mlp_(branch(in, middle.normed_BTC, context, out), context);
     const ops::DropoutKey key = context.dropout("mlp branch", shape_.residual_dropout);
-    out.flow.diff = {key.active() ? nn::add_dropout(middle.x_BTC, z_BTC, key)
-                                  : middle.x_BTC + z_BTC};
+    out.flow.diff.insert(
+        out.flow.diff.begin(),
+        key.active() ? nn::add_dropout(middle.x_BTC, z_BTC, key) : middle.x_BTC + z_BTC);
     return out;
   }
 
  private:
+  /// The feed-forward network; sums of a balance term over all layers continue in `out`, and end in
+  /// the last layer, which adds the term.
+  at::Tensor branch(const nn::Flow& in,
+                    const at::Tensor& h_BTC,
+                    nn::StepContext& context,
+                    nn::Outcome& out) const {
+    if (pools_ == 0 || !context.training()) return (*feed_forward_)(h_BTC, context, out.terms);
+    nn::PooledBalance sums = {.scores_E = in.diff.at(1), .counts_E = in.fixed.at(0)};
+    at::Tensor z_BTC = feed_forward_->pooled(h_BTC, context, out.terms, sums);
+    if (last_) {
+      const ExpertsSpec& experts = shape_.experts.value();
+      nn::add_pooled_term(sums, experts.balance, experts.router.top_k, out.terms);
+    } else {
+      out.flow.diff.push_back(sums.scores_E);
+      out.flow.fixed.push_back(sums.counts_E);
+    }
+    return z_BTC;
+  }
+
   [[nodiscard]] NormSpec norm_at(const std::string& name) const {
     return name.empty() ? NormSpec{.kind = NormKind::None} : norm_of(shape_);
   }
 
   DecoderShape shape_;
+  bool last_;
+  std::int64_t pools_;  ///< pools()
   SelfAttention attention_;
   std::unique_ptr<FeedForward> feed_forward_;
   Norm before_attention_, after_attention_, before_mlp_, after_mlp_;
@@ -163,9 +219,16 @@ std::int64_t DecoderShape::rotary_channels() const {
   return static_cast<std::int64_t>(static_cast<double>(head_channels()) * rotary_share);
 }
 
+std::int64_t DecoderShape::num_sparse_layers() const {
+  return std::count_if(
+      layers.begin(), layers.end(), [](const DecoderLayerKind& kind) { return kind.sparse; });
+}
+
 std::int64_t DecoderShape::inactive_parameters() const {
-  const FeedForward::Size mlp = size_of(mlp_of(*this));
-  return num_layers * (mlp.total - mlp.active);
+  const std::int64_t sparse = num_sparse_layers();
+  if (sparse == 0) return 0;
+  const FeedForward::Size size = size_of(experts.value());
+  return sparse * (size.total - size.active);
 }
 
 std::int64_t DecoderShape::num_parameters() const {
@@ -179,8 +242,10 @@ std::int64_t DecoderShape::num_parameters() const {
        {&norm_before_attention, &norm_after_attention, &norm_before_mlp, &norm_after_mlp})
     norms += name->empty() ? 0 : C;
   const std::int64_t attention = (2 * H + 2 * G) * K * C + biases + of_heads,
-                     mlp = size_of(mlp_of(*this)).total;
-  return num_layers * (attention + mlp + norms) + C + (tie_embeddings ? 1 : 2) * vocab_size * C;
+                     sparse = num_sparse_layers();
+  std::int64_t mlps = (num_layers - sparse) * size_of(mlp_of(*this)).total;
+  if (sparse > 0) mlps += sparse * size_of(experts.value()).total;
+  return num_layers * (attention + norms) + mlps + C + (tie_embeddings ? 1 : 2) * vocab_size * C;
 }
 
 Trunk decoder_trunk(const DecoderShape& shape) {
@@ -188,8 +253,9 @@ Trunk decoder_trunk(const DecoderShape& shape) {
   trunk.blocks.push_back(
       {"embed_tokens", [shape] { return std::make_unique<TokenEmbedding>(shape); }});
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    trunk.blocks.push_back({fmt::format("layers.{}", i), [shape, kind = kind_of(shape, i)] {
-                              return std::make_unique<DecoderLayer>(shape, kind);
+    const bool last = i + 1 == shape.num_layers;
+    trunk.blocks.push_back({fmt::format("layers.{}", i), [shape, kind = kind_of(shape, i), last] {
+                              return std::make_unique<DecoderLayer>(shape, kind, last);
                             }});
   }
   return trunk;

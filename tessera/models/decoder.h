@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/models/experts_spec.h"
 #include "tessera/models/rotary_options.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/models/sizes.h"
@@ -20,6 +22,7 @@ struct DecoderLayerKind {
   std::int64_t window = 0;    ///< attention window in tokens; 0: all earlier tokens
   bool rotary = true;         ///< queries and keys have rotary positions
   bool local_rotary = false;  ///< the rotation is DecoderShape::local_rotation
+  bool sparse = false;        ///< the feed-forward network is DecoderShape::experts
 };
 
 /// The complete shape of a decoder.
@@ -52,6 +55,7 @@ struct DecoderShape : Sizes {
   std::string norm_before_attention = "input_layernorm", norm_after_attention,
               norm_before_mlp = "post_attention_layernorm", norm_after_mlp;
   std::vector<DecoderLayerKind> layers;  ///< one per layer, or empty if all have the defaults
+  std::optional<ExpertsSpec> experts;    ///< the feed-forward network of sparse layers
   double init_std = 0.02;                ///< initializer_range
   [[nodiscard]] std::int64_t head_channels() const {
     return head_dim > 0 ? head_dim : hidden_size / num_heads;
@@ -61,6 +65,7 @@ struct DecoderShape : Sizes {
   /// Includes a language-model head.
   [[nodiscard]] std::int64_t num_parameters() const;
   [[nodiscard]] std::int64_t inactive_parameters() const;  ///< those that one token does not use
+  [[nodiscard]] std::int64_t num_sparse_layers() const;
 };
 
 /// The blocks "embed_tokens" and "layers.0", "layers.1", ... Parameter names are Hugging Face's
@@ -70,6 +75,7 @@ struct DecoderShape : Sizes {
 /// layers.N.self_attn.o_proj.weight [embed, heads * head_dim],
 /// layers.N.post_attention_layernorm.weight, layers.N.mlp.gate_up_proj.weight [2, ffn, embed] (gate
 /// first), layers.N.mlp.down_proj.weight [embed, ffn], and the biases and norms of the shape.
+/// Sparse layers have the parameters of ExpertsSpec instead of the MLP's.
 Trunk decoder_trunk(const DecoderShape& shape);
 
 }  // namespace tessera::models

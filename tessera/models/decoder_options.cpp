@@ -84,6 +84,7 @@ void DecoderOptions::describe_rest(config::Fields& fields) {
                 .max = 1,
                 .above_min = true});
   describe_init(fields, "Standard deviation of initial weights.");
+  fields.section("moe", moe, "Experts instead of the MLP in some or all layers");
   describe_label_smoothing(fields);
   describe_from(fields);
 }
@@ -147,6 +148,28 @@ void check_layers(const DecoderOptions& options, const DecoderShape& shape, Chec
                  "give sliding_window");
 }
 
+MoeModel moe_model(const DecoderShape& shape) {
+  return {.num_layers = shape.num_layers,
+          .hidden_size = shape.hidden_size,
+          .ffn_hidden_size = shape.ffn_hidden_size,
+          .activation = shape.activation,
+          .bias = shape.mlp_bias,
+          .init_std = shape.init_std};
+}
+
+/// Marks the layers with experts; a family's own kinds of layers stay.
+void mark_sparse_layers(const MoeOptions& moe, DecoderShape& shape) {
+  if (!shape.experts) return;
+  if (shape.layers.empty()) shape.layers.resize(static_cast<std::size_t>(shape.num_layers));
+  for (std::size_t i = 0; i < shape.layers.size(); ++i)
+    shape.layers[i].sparse = moe.sparse(static_cast<std::int64_t>(i));
+}
+
+/// The members of a section `model` without experts, as it was before there were any.
+void leave_out_experts(json::Value& description) {
+  std::erase_if(description.members(), [](const auto& member) { return member.first == "moe"; });
+}
+
 json::Value description_of(const std::string& family,
                            const DecoderShape& shape,
                            const DecoderOptions& options) {
@@ -163,8 +186,11 @@ json::Value description_of(const std::string& family,
   auto* decoder = dynamic_cast<DecoderOptions*>(out.get());
   TESSERA_ASSERT(decoder != nullptr);
   if (shape.head_dim > 0) decoder->head_dim = shape.head_dim;
+  const bool dense = decoder->moe.num_experts == 0;
   ModelOptions whole(family, std::move(out));
-  return config::write(whole);
+  json::Value description = config::write(whole);
+  if (dense) leave_out_experts(description);
+  return description;
 }
 
 /// Returns a shape whose blocks can be listed, even if some sizes were refused.
@@ -234,7 +260,10 @@ Resolved resolve_decoder(const DecoderFamily& family,
   set_rotation(options, sequence_length, shape, checks);
   check_head_sizes(shape, checks);
   check_layers(options, shape, checks);
+  check_experts(options.moe, moe_model(shape), checks);
+  if (options.moe.num_experts > 0) shape.experts = experts_of(options.moe, moe_model(shape));
   if (family.specialize) family.specialize(shape);
+  mark_sparse_layers(options.moe, shape);
   const DecoderShape usable = possible(shape);
   Resolved out = {.description = description_of(family.name, shape, options),
                   .trunk = decoder_trunk(usable),

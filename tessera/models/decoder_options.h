@@ -11,6 +11,7 @@
 #include "tessera/models/decoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/layer_types.h"
+#include "tessera/models/moe_options.h"
 #include "tessera/models/rotary_options.h"
 
 namespace tessera::models {
@@ -28,6 +29,7 @@ struct DecoderOptions : FamilyOptions, RotaryOptions {
   double rotary_share = 1.0;    ///< share of a head's channels that are rotated
   std::int64_t sliding_window = 0;
   std::vector<std::string> layer_types;  ///< empty: the family's rule
+  MoeOptions moe;                        ///< experts; every family has these keys
   /// The rotary positions of layers with DecoderLayerKind::local_rotary; nullptr: the family has
   /// none. Their rope_length is that of the others.
   [[nodiscard]] virtual const RotaryOptions* local_rotary() const { return nullptr; }

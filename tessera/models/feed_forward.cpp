@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/feed_forward.h"
 
+#include "tessera/models/experts.h"
 #include "tessera/models/mlp.h"
 
 namespace tessera::models {
@@ -8,6 +9,10 @@ namespace {
 
 std::unique_ptr<FeedForward> made(const MlpSpec& spec) {
   return std::make_unique<Mlp>(spec);
+}
+
+std::unique_ptr<FeedForward> made(const ExpertsSpec& spec) {
+  return std::make_unique<Experts>(spec);
 }
 
 }  // namespace

@@ -11,7 +11,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/models/experts_spec.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/experts.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/activation.h"
 
@@ -30,6 +32,24 @@ class FeedForward {
   virtual at::Tensor operator()(const at::Tensor& h_BTC,
                                 nn::StepContext& context,
                                 std::vector<nn::Term>& terms) const = 0;
+  /// Not 0 if a term of the loss covers all layers of the model together: the number of experts,
+  /// whose sums pass from layer to layer in training. Such a network has a pooled().
+  [[nodiscard]] virtual std::int64_t pools() const { return 0; }
+  /// As operator(); adds the sums of this layer to `sums`.
+  virtual at::Tensor pooled(const at::Tensor& h_BTC,
+                            nn::StepContext& context,
+                            std::vector<nn::Term>& terms,
+                            nn::PooledBalance& /*sums*/) const {
+    return (*this)(h_BTC, context, terms);
+  }
+  /// As nn::Block::exchanges() and idle(), which the layer forwards: idle() appends the leaf h [0,
+  /// C] to `inputs`, and returns the branch [0, C]; undefined if there is nothing to exchange.
+  [[nodiscard]] virtual bool exchanges() const { return false; }
+  virtual at::Tensor idle(std::vector<at::Tensor>& /*inputs*/, nn::StepContext& /*context*/) const {
+    return {};
+  }
+  /// See nn::HasExperts, which the layer implements.
+  [[nodiscard]] virtual nn::HasExperts::Router router() const { return {}; }
   /// As nn::Block::works_by_token() and grid_obstacle(), which the layer forwards.
   [[nodiscard]] virtual bool works_by_token() const { return true; }
   [[nodiscard]] virtual std::string grid_obstacle() const { return {}; }
@@ -56,7 +76,7 @@ struct MlpSpec {
 };
 
 /// The description that a family gives of the feed-forward network of a layer; layers may differ.
-using FeedForwardSpec = std::variant<MlpSpec>;
+using FeedForwardSpec = std::variant<MlpSpec, ExpertsSpec>;
 FeedForward::Size size_of(const FeedForwardSpec& spec);
 /// Throws Error{Config} for an unknown activation.
 std::unique_ptr<FeedForward> make_feed_forward(const FeedForwardSpec& spec);

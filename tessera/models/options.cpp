@@ -19,21 +19,26 @@ struct IsOptional : std::false_type {};
 template <class T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
-/// The members of the options by key, as describe() lists them.
+/// The members of the options by key ("moe.top_k" in a section), as describe() lists them.
 class Slots final : public config::Fields {
  public:
   explicit Slots(FamilyOptions& options) { options.describe(*this); }
 
   using Fields::field;
   void field(std::string_view key, config::Slot slot, const config::Doc&) override {
-    slots_.emplace(key, slot);
+    slots_.emplace(json::join_path(section_, key), slot);
   }
   /// No family has such a field yet; its slot would not outlive the visit.
   void choice(std::string_view, const config::ChoiceSlot&, config::Doc) override {
     TESSERA_ASSERT(false);
   }
-  void begin(std::string_view, std::string_view) override { TESSERA_ASSERT(false); }
-  void end() override {}
+  void begin(std::string_view key, std::string_view) override {
+    section_ = json::join_path(section_, key);
+  }
+  void end() override {
+    const std::size_t dot = section_.rfind('.');
+    section_.resize(dot == std::string::npos ? 0 : dot);
+  }
 
   [[nodiscard]] const std::map<std::string, config::Slot, std::less<>>& all() const {
     return slots_;
@@ -89,6 +94,7 @@ class Slots final : public config::Fields {
   }
 
  private:
+  std::string section_;  ///< path of the section that is visited
   std::map<std::string, config::Slot, std::less<>> slots_;
 };
 
