@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/cli/elastic.h"
 #include "tessera/config/overrides.h"
-#include "tessera/launch/launch.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::cli {
@@ -30,7 +30,7 @@ int ranks_that_learn(json::Value& source, int ranks, int local_ranks) {
   if (run == nullptr || !run->is_object() || run->find("threads_per_rank") == nullptr) {
     config::set_key(source,
                     "run.threads_per_rank",
-                    json::Value::integer(launch::threads_per_rank(local_ranks)),
+                    json::Value::integer(hosts::threads_per_rank(local_ranks)),
                     "rl.overlap");
   }
   return ranks - static_cast<int>(writers);

@@ -162,7 +162,7 @@ void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
   if (!has_threads) {
     config::set_key(source,
                     "run.threads_per_rank",
-                    json::Value::integer(launch::threads_per_rank(local_ranks)),
+                    json::Value::integer(hosts::threads_per_rank(local_ranks)),
                     why);
   }
   if (source.find("gradient_reduction") != nullptr) return;

@@ -18,7 +18,9 @@
 #include "tessera/base/process.h"
 #include "tessera/hosts/hostfile.h"
 #include "tessera/hosts/master_address.h"
+#include "tessera/launch/cgroup.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/machine.h"
 
 namespace tessera::hosts {
 namespace {
@@ -362,6 +364,20 @@ std::optional<launch::Launcher> detect_launcher() {
       refuse_half_of(names);
   }
   return std::nullopt;
+}
+
+bool is_bound() {
+  const auto names = std::ranges::find_if(kLaunchers, is_set);
+  if (names == std::end(kLaunchers)) return false;
+  const auto launcher = static_cast<int>(ancestor_without(names->local_rank, getpid()));
+  return launcher > 0 && launch::affinity_cores().size() < launch::affinity_cores(launcher).size();
+}
+
+int threads_per_rank(int local_ranks) {
+  if (!is_bound()) return launch::threads_per_rank(local_ranks);
+  const auto quota = launch::Cgroup().cpu_quota();  // that of all ranks
+  return launch::usable_cores(launch::affinity_cores().size(),
+                              quota ? std::optional(*quota / std::max(1, local_ranks)) : quota);
 }
 
 void forget_launcher() {

@@ -15,6 +15,12 @@ namespace tessera::hosts {
 /// or PMI_RANK with a PMI_SIZE, above 1 that do not say which ranks share a host: every rank would
 /// train alone.
 std::optional<launch::Launcher> detect_launcher();
+/// Returns whether a launcher gave the processors in this process's mask to this rank alone: they
+/// are fewer than those of the launcher's own process. False without a launcher.
+bool is_bound();
+/// Returns the number of threads for each of `local_ranks`: the usable processors divided among
+/// them, or all of them in the mask of a rank that a launcher has bound; at least 1.
+int threads_per_rank(int local_ranks);
 /// Removes the variables that detect_launcher() reads of each launcher's ranks from the environment
 /// of this process.
 void forget_launcher();

@@ -122,7 +122,7 @@ std::size_t sibling_index(int core) {
 
 }  // namespace
 
-std::vector<int> affinity_cores() {
+std::vector<int> affinity_cores(int process) {
   // The kernel rejects a mask shorter than its own: grow it until it fits.
   for (int count = 1024; count <= (1 << 20); count *= 2) {
     cpu_set_t* const set = CPU_ALLOC(count);
@@ -130,7 +130,7 @@ std::vector<int> affinity_cores() {
     const std::size_t bytes = CPU_ALLOC_SIZE(count);
     CPU_ZERO_S(bytes, set);
     std::vector<int> cores;
-    if (sched_getaffinity(0, bytes, set) == 0) {
+    if (sched_getaffinity(process, bytes, set) == 0) {
       for (int i = 0; i < count; ++i) {
         if (CPU_ISSET_S(i, bytes, set)) cores.push_back(i);
       }
@@ -138,7 +138,7 @@ std::vector<int> affinity_cores() {
     CPU_FREE(set);
     if (!cores.empty()) return cores;
   }
-  return {0};
+  return process == 0 ? std::vector<int>{0} : std::vector<int>{};
 }
 
 std::vector<int> cores_by_sibling() {
@@ -167,18 +167,17 @@ std::optional<int> shared_cores(int local_ranks,
                                 std::size_t in_mask,
                                 std::size_t online,
                                 std::optional<double> quota,
-                                bool launched) {
-  const bool bound = launched && in_mask < online;
+                                bool bound) {
   const int cores = usable_cores(bound ? online : in_mask, quota);
   return local_ranks > cores ? std::optional(cores) : std::nullopt;
 }
 
-std::optional<int> shared_cores(int local_ranks, bool launched) {
+std::optional<int> shared_cores(int local_ranks, bool bound) {
   return shared_cores(local_ranks,
                       affinity_cores().size(),
                       static_cast<std::size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))),
                       Cgroup().cpu_quota(),
-                      launched);
+                      bound);
 }
 
 int threads_per_rank(int local_ranks) {

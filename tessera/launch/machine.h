@@ -35,22 +35,23 @@ struct Machine {
 
 Machine machine(const Roots& roots = {});
 
-/// Returns the processors in the affinity mask of this process, ascending.
-std::vector<int> affinity_cores();
+/// Returns the processors in the affinity mask of a process, ascending; 0 is this process. A
+/// process that does not exist has none.
+std::vector<int> affinity_cores(int process = 0);
 /// Like affinity_cores(), but the second hardware threads of all cores follow the first ones.
 std::vector<int> cores_by_sibling();
 /// Returns min(processors in the mask, quota rounded down), at least 1.
 int usable_cores(std::size_t in_mask, std::optional<double> quota);
 /// Returns the number of processors that `local_ranks` ranks share if they are more than these;
-/// nothing if each has one. A rank that a launcher started and whose mask is a part of the `online`
-/// processors was bound to it, and its peers were bound to others.
+/// nothing if each has one. `bound`: a launcher gave this rank its mask, and other parts of the
+/// `online` processors to its peers.
 std::optional<int> shared_cores(int local_ranks,
                                 std::size_t in_mask,
                                 std::size_t online,
                                 std::optional<double> quota,
-                                bool launched);
+                                bool bound);
 /// The same of this process.
-std::optional<int> shared_cores(int local_ranks, bool launched);
+std::optional<int> shared_cores(int local_ranks, bool bound);
 /// Returns the smaller of MemAvailable and what the group's limit leaves.
 std::uint64_t available_memory(const Roots& roots);
 /// Returns how often the OOM killer has run where it could have killed one of our ranks: the

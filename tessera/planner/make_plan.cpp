@@ -18,6 +18,7 @@
 #include "tessera/config/key_dialect.h"
 #include "tessera/config/model_names.h"
 #include "tessera/data/mixture.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/models/distillation.h"
 #include "tessera/models/model_source.h"
@@ -294,7 +295,7 @@ class Planner {
     layout_.schedule = config.parallel.pipeline.schedule;
     layout_.partition = config.parallel.pipeline.partition;
     layout_.threads = static_cast<int>(
-        config.run.threads_per_rank.value_or(launch::threads_per_rank(draft_.ranks)));
+        config.run.threads_per_rank.value_or(hosts::threads_per_rank(draft_.ranks)));
     draft_.run.dir = run_dir_of(config, name_of_file_);
   }
 

@@ -398,7 +398,7 @@ std::vector<std::string> schedule_warnings(const Recipe& recipe, const Course& c
 
 std::vector<std::string> warnings_of(const Recipe& recipe, const Course& course, int local_ranks) {
   std::vector<std::string> out;
-  if (const auto cores = launch::shared_cores(local_ranks, hosts::detect_launcher().has_value())) {
+  if (const auto cores = launch::shared_cores(local_ranks, hosts::is_bound())) {
     out.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
                               local_ranks,
                               *cores,

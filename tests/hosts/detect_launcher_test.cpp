@@ -9,11 +9,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/machine.h"
 
 namespace tessera::hosts {
 namespace {
@@ -353,6 +355,30 @@ TEST_F(DetectLauncherBelow, IdentifiersOfTheLauncherCountWhoeverStartedTheProces
 
     EXPECT_TRUE(finds_job(variables, job)) << job;
   }
+}
+
+TEST_F(DetectLauncherBelow, ARankIsBoundIfItsLauncherHasMoreProcessors) {
+  const std::vector<int> all = launch::affinity_cores();
+  if (all.size() < 2) GTEST_SKIP() << "one processor";
+  const int part = static_cast<int>(all.size() / 2);
+  cpu_set_t half;
+  CPU_ZERO(&half);
+  for (int i = 0; i < part; ++i)
+    CPU_SET(static_cast<unsigned>(all[static_cast<std::size_t>(i)]), &half);
+  for (const Variables& variables : {kTorchrun, kSrun, kMpirun, kMpiexec}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      detect(variables);
+      const bool free = !is_bound() && threads_per_rank(2) == launch::threads_per_rank(2);
+      sched_setaffinity(0, sizeof(half), &half);
+      _exit(free && is_bound() && threads_per_rank(2) == launch::usable_cores() ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << variables.begin()->first;
+  }
+  detect({});
+  EXPECT_FALSE(is_bound()) << "without a launcher";
 }
 
 TEST_F(DetectLauncher, TellsJobsApart) {

@@ -139,17 +139,17 @@ TEST(UsableCores, ShareOutAmongRanks) {
 }
 
 TEST(RanksThatShareCores, AreThoseThatWereNotBound) {
-  constexpr bool kLaunched = true;
+  constexpr bool kBound = true;
 
   EXPECT_EQ(shared_cores(2, 1, 1, std::nullopt, false), 1);
   EXPECT_EQ(shared_cores(2, 2, 2, std::nullopt, false), std::nullopt);
-  // taskset and a container without a launcher: the ranks have this mask together.
+  // taskset and a container: the ranks have this mask together.
   EXPECT_EQ(shared_cores(2, 1, 8, std::nullopt, false), 1);
   // A launcher bound each of its ranks to one of eight processors.
-  EXPECT_EQ(shared_cores(2, 1, 8, std::nullopt, kLaunched), std::nullopt);
-  EXPECT_EQ(shared_cores(9, 1, 8, std::nullopt, kLaunched), 8);
-  EXPECT_EQ(shared_cores(2, 1, 8, 1.0, kLaunched), 1) << "a quota is that of all ranks";
-  EXPECT_EQ(shared_cores(4, 2, 2, std::nullopt, kLaunched), 2) << "and without a binding";
+  EXPECT_EQ(shared_cores(2, 1, 8, std::nullopt, kBound), std::nullopt);
+  EXPECT_EQ(shared_cores(9, 1, 8, std::nullopt, kBound), 8);
+  EXPECT_EQ(shared_cores(2, 1, 8, 1.0, kBound), 1) << "a quota is that of all ranks";
+  EXPECT_EQ(shared_cores(4, 2, 2, std::nullopt, kBound), 2);
 }
 
 TEST(CoresBySibling, AreThoseOfTheMask) {
