@@ -44,9 +44,13 @@ endif()
 # -ffp-contract=off: a value must not depend on whether the compiler fused a multiply and an add in a vector
 # loop but not in its scalar tail; kernels that want fused operations say so.
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off -fno-math-errno)
-# GCC 12 reports overlaps and out-of-bounds accesses in std::string that do not exist (GCC bugs 105329 and 105651).
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+# GCC reports overlaps and out-of-bounds accesses in std::string and std::sort that do not exist (GCC bugs 105329 and 105651), and
+# since 13 references to a member of an argument as if they were references to a temporary.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    add_compile_options(-Wno-dangling-reference)
+  endif()
 endif()
 # A precompiled header is the same with and without -Werror, so that what was built before knows it.
 if(TESSERA_WERROR)
