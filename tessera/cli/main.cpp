@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace {
@@ -123,6 +124,19 @@ void open_closed_streams() {
   }
 }
 
+/// Kernels and readers of nested files would overflow a smaller stack, which ends the process
+/// without a message.
+bool has_enough_stack() {
+  constexpr rlim_t kLeastStack = 256UL << 10U;
+  rlimit stack{};
+  if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= kLeastStack) return true;
+  complain("the stack is limited to " + std::to_string(stack.rlim_cur >> 10U) +
+               " KiB, and tessera needs 256 KiB or more",
+           {},
+           "raise the limit before the program starts: ulimit -s 8192");
+  return false;
+}
+
 /// Ends the process without the destructors of static objects. Those of libtorch take 70 ms, a
 /// quarter of what a short command takes, only to free memory that the system takes back anyway.
 [[noreturn]] void leave(int code) {
@@ -134,6 +148,7 @@ void open_closed_streams() {
 
 int main(int argc, char** argv) {
   open_closed_streams();
+  if (!has_enough_stack()) return kExitEnvironment;
   for (const fs::path& library : library_places()) {
     if (!is_there(library)) continue;
     std::string message;

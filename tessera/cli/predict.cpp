@@ -83,29 +83,28 @@ bool parse_predict(PredictFlags& words, const std::vector<std::string>& line) {
 struct ToPredict {
   std::shared_ptr<const tasks::Task> task;
   std::unique_ptr<data::Dataset> dataset;
-  std::vector<json::Value> records;  ///< of the samples; empty: unknown
+  std::vector<std::int64_t> numbers;  ///< of the records that the samples were made from
+  std::vector<json::Value> records;   ///< of the samples; empty: unknown
   std::int64_t micro_batch = 8;
 };
 
-/// The records of the samples; none if they are not files of records, or if not every record is a
-/// sample.
+/// The records with these numbers, which ascend; none if they are not files of records.
 std::vector<json::Value> records_of(const std::vector<std::string>& names,
                                     data::DataOptions options,
-                                    std::int64_t samples) {
+                                    const std::vector<std::int64_t>& numbers) {
   std::vector<json::Value> out;
   options.map = {};
   try {
     data::for_each_record(data::record_files(names, data::Split::Test),
                           tasks::record_options(options, ""),
-                          [&](const data::Record& record) { out.push_back(record.value); });
+                          [&](const data::Record& record) {
+                            if (std::ranges::binary_search(numbers, record.number))
+                              out.push_back(record.value);
+                          });
   } catch (const Error&) {
     return {};
   }
-  if (std::ssize(out) == samples) return out;
-  log::warn(fmt::format("{} records became {} samples: predictions have no columns of the records",
-                        text::with_commas(std::ssize(out)),
-                        text::with_commas(samples)));
-  return {};
+  return out.size() == numbers.size() ? out : std::vector<json::Value>();
 }
 
 ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& opened) {
@@ -143,13 +142,27 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
                                            .model_folder = opened.source,
                                            .predict = true},
                                           words.data);
-  if (models::traits_of(opened.shape.objective.name).predicts != models::Predicts::ImageClass)
-    out.records = records_of(words.data, options, out.dataset->size());
+  out.numbers = tasks::record_numbers(*out.dataset);
+  if (!out.numbers.empty()) {
+    out.records = records_of(words.data, options, out.numbers);
+  } else if (models::traits_of(opened.shape.objective.name).predicts !=
+             models::Predicts::ImageClass) {
+    log::warn(
+        fmt::format("not every record became one of the {} samples: predictions are numbered by "
+                    "samples and have no columns of the records",
+                    text::with_commas(out.dataset->size())));
+  }
   return out;
 }
 
+/// The number of the record, or else of the sample, that a prediction belongs to.
+std::int64_t row_of(const ToPredict& data, std::int64_t sample) {
+  return data.numbers.empty() ? sample : data.numbers[static_cast<std::size_t>(sample)];
+}
+
 /// The number of samples with predictions in the file. An incomplete last line is removed.
-std::int64_t already_predicted(const std::string& path, std::int64_t samples) {
+std::int64_t already_predicted(const std::string& path, const ToPredict& data) {
+  const std::int64_t samples = data.dataset->size();
   std::error_code ignored;
   if (path.empty() || !fs::exists(path, ignored)) return 0;
   if (PredictionTable::separator_of(path)) return 0;  // it is written anew
@@ -160,11 +173,11 @@ std::int64_t already_predicted(const std::string& path, std::int64_t samples) {
     const std::string place = fmt::format("{}:{}", path, count + 1);
     const json::Value value = json::parse_strict(held.substr(begin, end - begin), place);
     const json::Value* const row = value.is_object() ? value.find("row") : nullptr;
-    TESSERA_REQUIRE(
-        row != nullptr && row->is_number() && row->as_integer() == count && count < samples,
-        Data,
-        place + " is no prediction of the record in that place",
-        "choose another --out, or remove the file");
+    TESSERA_REQUIRE(row != nullptr && row->is_number() && count < samples &&
+                        row->as_integer() == row_of(data, count),
+                    Data,
+                    place + " is no prediction of the record in that place",
+                    "choose another --out, or remove the file");
     begin = end + 1;
     ++count;
   }
@@ -200,7 +213,8 @@ void predict_on(engine::OpenModel& model,
         own.places = tasks::places_of(*data.dataset, sample);
         const json::Value record =
             data.records.empty() ? json::Value() : data.records[static_cast<std::size_t>(sample)];
-        const json::Value line = prediction_line(sample, record, data.task->prediction(own, names));
+        const json::Value line =
+            prediction_line(row_of(data, sample), record, data.task->prediction(own, names));
         if (words.out.empty()) {
           terminal.data(line.dump());
           return;
@@ -239,7 +253,7 @@ int predict(const std::vector<std::string>& line) {
   }
   auto found = engine::find_model(model_at(words.path, words.last, words.common));
   const ToPredict data = open_to_predict(words, *found);
-  const std::int64_t made = already_predicted(words.out, data.dataset->size());
+  const std::int64_t made = already_predicted(words.out, data);
   return with_model(std::move(found),
                     words.ranks,
                     engine::ReadAs::F32,

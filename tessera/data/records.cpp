@@ -155,7 +155,8 @@ class Reader {
     line_ = line;
     std::string where = place(line);
     if (in_line_ > 1) where += fmt::format(", element {}", in_line_);
-    Record record{std::move(value), std::move(where), rows_, &classes_};
+    Record record{
+        std::move(value), std::move(where), rows_, &classes_, counts_.records + counts_.bad};
     try {
       if (!record.value.is_object()) {
         record.refuse(

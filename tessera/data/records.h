@@ -23,6 +23,8 @@ struct Record {
   bool row = false;
   /// The names of classes that the file declares for fields of integers, by the tasks' field names.
   const ClassNames* classes = nullptr;
+  /// Its number among the records of all files, from 0; bad records count, blank lines do not.
+  std::int64_t number = 0;
 
   /// Throws Error{Data} with the place.
   [[noreturn]] void refuse(const std::string& what, std::string fix) const;

@@ -14,6 +14,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/stall_watch.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/peer_copies.h"
 #include "tessera/engine/engine.h"
@@ -133,7 +134,12 @@ Prepared prepare(const planner::Plan& plan, const TrainCommand& command) {
   if (local.is_leader && !again && !keeps_copies && plan.run().checkpoint.peer_copies > 0)
     log::warn("checkpoint.peer_copies has no effect: it needs several hosts of a hostfile");
   Console* const console = local.is_leader && !command.quiet ? command.console : nullptr;
-  opened.data = open_data(plan, tokenize_options(plan.data().options, console, *opened.early));
+  {
+    const StallWatch watch("opening the data", [](const std::string& text) {
+      log::warn(text + ": it waits for a disk, a file server, or another program");
+    });
+    opened.data = open_data(plan, tokenize_options(plan.data().options, console, *opened.early));
+  }
   const planner::PlanWithData with_data = planner::with_data(plan, *opened.data);
   // A set of copies, half of what the plan counts, is there already.
   const std::int64_t held = opened.copies ? planner::copy_bytes(with_data) / 2 * plan.ranks() : 0;

@@ -153,6 +153,7 @@ void RecordDataset::read_records(const std::vector<std::string>& files,
   const data::RecordCounts counts = for_each_record(files, options, [&](const auto& record) {
     if (poll && stats_.documents % kPollEvery == 0) poll();
     take(record);
+    accepted_.push_back(record.number);
     ++stats_.documents;
   });
   stats_.skipped_empty += counts.blank;
@@ -171,6 +172,12 @@ void RecordDataset::count_in(const RecordDataset& other) {
   cut_ += other.cut_;
   stats_ += other.stats_;
   refused_.insert(refused_.end(), other.refused_.begin(), other.refused_.end());
+}
+
+std::vector<std::int64_t> record_numbers(const data::Dataset& dataset) {
+  const auto* const records = dynamic_cast<const RecordDataset*>(&dataset.in_fixed_order());
+  if (records == nullptr || std::ssize(records->accepted()) != dataset.size()) return {};
+  return records->accepted();
 }
 
 RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset) {

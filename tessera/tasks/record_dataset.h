@@ -63,6 +63,9 @@ class RecordDataset : public data::Dataset {
   [[nodiscard]] const data::TokenizeStats& stats() const { return stats_; }
   /// Errors of the first records that were skipped.
   [[nodiscard]] const std::vector<std::string>& refused() const { return refused_; }
+  /// The numbers (data::Record::number) of the records that were not skipped, in order. After
+  /// reorder() or split_off() they are still those of all records read.
+  [[nodiscard]] const std::vector<std::int64_t>& accepted() const { return accepted_; }
 
  protected:
   /// Calls take(record) for the records of the files, and poll() now and then; updates stats_.
@@ -78,10 +81,15 @@ class RecordDataset : public data::Dataset {
 
  private:
   std::vector<std::string> refused_;
+  std::vector<std::int64_t> accepted_;
 };
 
 /// RecordDataset::class_counts() of a dataset; empty if it has no records.
 RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset);
+
+/// The number of the record that each sample of a dataset was made from, in its files; empty if the
+/// dataset has no records, or other samples than one for each.
+std::vector<std::int64_t> record_numbers(const data::Dataset& dataset);
 
 /// RecordDataset::places() of a sample; empty if the dataset has no records.
 std::vector<std::int64_t> places_of(const data::Dataset& dataset, std::int64_t index);

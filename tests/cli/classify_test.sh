@@ -30,7 +30,7 @@ learns_on_any_ranks() {
   cat >"$box/$1.json" <<EOF
 {
   "model": {"family": "$1", "num_layers": 1, "hidden_size": 16, "num_heads": 2}, "task": "classify",
-  "data": {"train": "$box/texts.jsonl", "sequence_length": 16, "validation_fraction": 0.25},
+  "data": {"train": "$box/texts.jsonl", "sequence_length": 16, "validation_fraction": 0.25, "on_bad_record": "skip"},
   "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 1e-2}},
   "trainer": {"max_steps": 40}, "eval": {"every": 40}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 0}
 }
@@ -76,6 +76,9 @@ predicts() {
   head -c 500 "$box/said.jsonl" >"$box/half.jsonl"
   "$tessera" predict "$1" "$box/new.csv" --out "$box/half.jsonl" --quiet || exit 1
   expect "the same where half was there" cmp "$box/said.jsonl" "$box/half.jsonl"
+  printf 'id,text\n7,aaab\n8,\n9,bbba\n' >"$box/gap.csv"
+  "$tessera" predict "$1" "$box/gap.csv" --out "$box/gap.jsonl" --quiet || exit 1
+  expect "the record after one that is skipped" says '{"row":2,"label":"b",' <(sed -n 2p "$box/gap.jsonl")
   echo '{"row": 7}' >"$box/other.jsonl"
   "$tessera" predict "$1" "$box/new.csv" --out "$box/other.jsonl" 2>"$box/err"
   expect "exit code 3 for another file" test $? -eq 3

@@ -87,10 +87,19 @@ a_launcher_loses() {
   status '"state": "failed"' '"exit_code": 6' "rank $1 was lost"
 }
 
+# A stack that ends within a kernel would be a signal without a message.
+a_small_stack_is_refused() {
+  (ulimit -s 64 && "$tessera" --version) >"$box/out" 2>"$box/err"
+  expect "exit code 8" test $? -eq 8
+  expect "the limit" says "the stack is limited to 64 KiB" "$box/err"
+  expect "the command that raises it" says "ulimit -s" "$box/err"
+}
+
 claim "closed standard streams are not reused for files of the run" closed_streams_do_not_become_files
 claim "training continues when the reader of its output exits" a_reader_may_exit
 claim "other commands end when the reader of their output exits" a_command_ends_with_its_reader
 claim "the exit code is correct after the run folder was removed" the_exit_code_survives_a_removed_folder
 claim "status.json records the loss of a launcher's first rank" a_launcher_loses 0
 claim "status.json records the loss of a launcher's last rank" a_launcher_loses 1
+claim "a stack that is too small is refused at the start" a_small_stack_is_refused
 claims_done

@@ -154,6 +154,7 @@ TEST_F(Classification, LeavesOutBadRecordsWhereItIsToldTo) {
 
   EXPECT_EQ(opened.train->size(), 2);
   EXPECT_EQ(opened.train_stats.bad_records, 2);
+  EXPECT_THAT(record_numbers(*opened.train), ::testing::ElementsAre(0, 3));
 }
 
 TEST_F(Classification, ReadsFieldsUnderTheNamesOfAMap) {
