@@ -51,6 +51,18 @@ def glibc_of(library: Path) -> tuple[int, int]:
     return max([tuple(map(int, v)) for v in re.findall(r"GLIBC_(\d+)\.(\d+)", out)], default=(0, 0))
 
 
+def set_runpath(library: Path, folders: str) -> None:
+    """Replaces the folders in which the loader looks for the libraries that `library` needs."""
+    said = subprocess.run(["readelf", "-d", str(library)], check=True, capture_output=True, text=True)
+    old = re.search(r"runpath: \[(.*)\]", said.stdout)
+    if old:
+        with tempfile.NamedTemporaryFile("w", suffix=".cmake") as script:
+            # In brackets, because CMake reads $ and ; in quotes.
+            script.write(f"file(RPATH_CHANGE FILE [[{library}]] OLD_RPATH [[{old[1]}]] NEW_RPATH [[{folders}]])\n")
+            script.flush()
+            subprocess.run(["cmake", "-P", script.name], check=True, capture_output=True)
+
+
 def stage(build: Path, root: Path) -> None:
     """Installs the build into `root`/tessera and adds the libraries that it needs."""
     package = root / "tessera"
@@ -69,13 +81,7 @@ def stage(build: Path, root: Path) -> None:
         if not SYSTEM.match(name) and not TORCH.match(name):
             shutil.copy2(place.resolve(), package / "lib" / name)
     # No folder of this machine: the program's environment names those of the installed torch.
-    said = subprocess.run(["readelf", "-d", str(package / "lib/libtessera.so")], check=True, capture_output=True, text=True)
-    old = re.search(r"runpath: \[(.*)\]", said.stdout)
-    if old:
-        script = root / "rpath.cmake"
-        script.write_text(f'file(RPATH_CHANGE FILE "{package}/lib/libtessera.so" OLD_RPATH "{old[1]}" NEW_RPATH "$ORIGIN")\n')
-        subprocess.run(["cmake", "-P", str(script)], check=True, capture_output=True)
-        script.unlink()
+    set_runpath(package / "lib/libtessera.so", "$ORIGIN")
     shutil.rmtree(prefix)
     for file in [package / "bin/tessera", *(package / "lib").iterdir()]:
         if glibc_of(file) > GLIBC:
