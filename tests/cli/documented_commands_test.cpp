@@ -196,6 +196,32 @@ TEST(DocumentedCommands, SetKeysThatExist) {
   EXPECT_GE(checked, 5);
 }
 
+/// The blocks of commands of a page.
+std::vector<std::string> blocks_of(const fs::path& page) {
+  std::vector<std::string> out;
+  bool inside = false;
+  for (const std::string& line : text::split(files::read(page), '\n')) {
+    if (line == "```sh") out.emplace_back();
+    if (line.starts_with("```"))
+      inside = line == "```sh";
+    else if (inside)
+      out.back() += line + '\n';
+  }
+  return out;
+}
+
+TEST(DocumentedCommands, AreTheSameInBothLanguages) {
+  const fs::path docs = fs::path(tessera::test::source_dir()) / "docs";
+  int pages = 0;
+  for (const auto& entry : fs::directory_iterator(docs / "start")) {
+    const fs::path name = entry.path().filename();
+    SCOPED_TRACE(name.string());
+    EXPECT_EQ(blocks_of(entry.path()), blocks_of(docs / "zh" / "start" / name));
+    ++pages;
+  }
+  EXPECT_EQ(pages, 5);
+}
+
 TEST(DocumentedCommands, ACommandThatIsWrongIsRefused) {
   const CheckingWords only_words;
   for (const char* const line :
