@@ -19,7 +19,6 @@
 #include "tessera/config/model_names.h"
 #include "tessera/data/mixture.h"
 #include "tessera/hosts/detect_launcher.h"
-#include "tessera/launch/launch.h"
 #include "tessera/models/distillation.h"
 #include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/support.h"
+#include "ops/updates.h"
 
 #include "tessera/ops/aten/backend.h"
 #include "tessera/ops/backend.h"
@@ -13,7 +14,6 @@
 namespace tessera::ops {
 namespace {
 
-using Results = std::vector<at::Tensor>;
 using Run = std::function<Results(const Backend&)>;
 const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
@@ -361,111 +361,14 @@ TEST(AtenBackend, DrawsTheSameTokens) {
   }
 }
 
-/// A run of weights, a gradient, and three values of state for each.
-struct Data {
-  at::Tensor master, grad, first, second, third, working;
-  RuleRange range;
-
-  explicit Data(DType dtype)
-      : master(random({2500}, 1)),
-        grad(random({2500}, 2)),
-        first(random({2500}, 3) * 0.1),
-        second(random({2500}, 4).abs() * 0.01 + 0.02),
-        third(random({2500}, 5) * 0.1),
-        working(at::zeros({2500}, dtype == DType::F16 ? at::kHalf : at::kBFloat16)) {
-    range = {
-        .master = master.data_ptr<float>(),
-        .grad = grad.data_ptr<float>(),
-        .working = dtype == DType::F32 ? nullptr : static_cast<std::uint16_t*>(working.data_ptr()),
-        .working_dtype = dtype == DType::F32 ? DType::BF16 : dtype,
-        .numel = 2500,
-        .grad_scale = 0.5};
-  }
-  [[nodiscard]] float* state(const at::Tensor& values) const { return values.data_ptr<float>(); }
-  [[nodiscard]] Results all() const { return {master, grad, first, second, third, working}; }
-};
-
-using Update = std::function<void(const Backend&, const Data&)>;
-std::vector<std::pair<std::string, Update>> updates() {
-  const auto one = [](const Data& d) { return d.state(d.first); };
-  const auto two = [](const Data& d) { return d.state(d.second); };
-  const auto three = [](const Data& d) { return d.state(d.third); };
-  const auto adamw = [=](AdamWScalars s) {
-    return [=](const Backend& on, const Data& d) { on.adamw(d.range, one(d), two(d), s); };
-  };
-  const LambStep lamb = {.correction1 = 0.2, .correction2 = 0.1, .l2 = 0.05, .weight_decay = 0.1};
-  const SgdStep sgd = {
-      .lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .add = 0.8, .nesterov = true};
-  const RmspropStep rmsprop = {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1};
-  return {
-      {"AdamW", adamw({.lr = 1e-2, .weight_decay = 0.1, .step = 3, .grad_scale = 0.5})},
-      {"Adam",
-       adamw({.lr = 1e-2,
-              .weight_decay = 0.1,
-              .grad_scale = 0.5,
-              .decoupled = false,
-              .bias_correction = false})},
-      {"SGD", [=](const Backend& on, const Data& d) { on.sgd(d.range, one(d), sgd); }},
-      {"SGD without a buffer",
-       [=](const Backend& on, const Data& d) { on.sgd(d.range, nullptr, sgd); }},
-      {"Adagrad",
-       [=](const Backend& on, const Data& d) {
-         on.adagrad(
-             d.range, two(d), {.lr = 1e-2, .eps = 1e-8, .weight_decay = 0.1, .initial = 0.1});
-       }},
-      {"Lion",
-       [=](const Backend& on, const Data& d) {
-         on.lion(d.range, one(d), {.lr = 1e-2, .weight_decay = 0.1});
-       }},
-      {"RMSprop",
-       [=](const Backend& on, const Data& d) {
-         on.rmsprop(d.range, two(d), one(d), three(d), rmsprop);
-       }},
-      {"plain RMSprop",
-       [=](const Backend& on, const Data& d) {
-         on.rmsprop(d.range, two(d), nullptr, nullptr, rmsprop);
-       }},
-      {"NAdam",
-       [=](const Backend& on, const Data& d) {
-         on.nadam(
-             d.range,
-             one(d),
-             two(d),
-             {.grad_rate = 1e-3, .avg_rate = 1e-2, .correction2 = 0.1, .l2 = 0.1, .decay = 1e-3});
-       }},
-      {"Adamax",
-       [=](const Backend& on, const Data& d) {
-         on.adamax(d.range, one(d), two(d), {.rate = 1e-2, .weight_decay = 0.1});
-       }},
-      {"LAMB",
-       [=](const Backend& on, const Data& d) {
-         on.lamb_update(d.range, one(d), two(d), lamb, 0.01);
-       }},
-      {"a direction",
-       [=](const Backend& on, const Data& d) {
-         on.make_direction(d.range, one(d), three(d), 0.9, true);
-       }},
-      {"a direction in the gradient's place",
-       [=](const Backend& on, const Data& d) {
-         on.make_direction(d.range, nullptr, d.state(d.grad), 0.0, false);
-       }},
-      {"a step along a direction",
-       [=](const Backend& on, const Data& d) {
-         on.apply_direction(d.range, three(d), one(d), {.rate = 1e-2, .decay = 1e-3, .beta1 = 0.9});
-       }},
-      {"factors of rows and columns", [=](const Backend& on, const Data& d) {
-         on.scale_rows_columns(d.state(d.master), 50, 50, one(d), two(d), c10::DeviceType::CPU);
-       }}};
-}
-
 // The operations and their order are the same, and no elements are summed: a device that rounds
 // according to IEEE 754 computes the same bits.
 TEST(AtenBackend, UpdatesWeightsToTheSameBits) {
-  for (const auto& [name, update] : updates()) {
+  for (const auto& [name, update] : all_updates()) {
     for (const DType dtype : {DType::F32, DType::BF16, DType::F16}) {
       SCOPED_TRACE(name + " with a working copy of " + std::string(tessera::name(dtype)));
       expect_same_bits([&, &update = update](const Backend& on) {
-        const Data data(dtype);
+        const UpdatedRange data(dtype);
         update(on, data);
         return data.all();
       });
@@ -477,7 +380,7 @@ TEST(AtenBackend, AgreesOnSumsOfSquares) {
   const LambStep lamb = {.correction1 = 0.2, .correction2 = 0.1, .l2 = 0.05, .weight_decay = 0.1};
   expect_agreement(
       [&](const Backend& on) -> Results {
-        const Data data(DType::F32);
+        const UpdatedRange data(DType::F32);
         const Results sums = {at::empty({25}, at::kDouble),
                               at::empty({3}, at::kDouble),
                               at::empty({3}, at::kDouble),

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "tessera/ops/fused_adamw.h"
 #include "tessera/ops/fused_rules.h"
 
 namespace tessera::ops::cpu {
@@ -164,21 +165,6 @@ struct AttendPages {
   float* scores;  // [count], scratch
   float* y;
 };
-struct AdamWRange {
-  float* master;
-  float* exp_avg;
-  float* exp_avg_sq;
-  const float* grad;
-  void* working;       // or nullptr
-  Float working_type;  // kBF16 or kF16
-  float grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2;
-  float keep;       // 1 - lr * decay if the decay is decoupled, else 1
-  float l2;         // the decay if it is added to the gradient, else 0
-  float step_size;  // lr / (1 - beta1^t)
-  float inv_sqrt_correction2;
-  float eps;
-};
-
 /// Ranges are [begin, end) of rows or elements; the caller divides them among its threads.
 struct Kernels {
   void (*layer_norm[kFloats])(const NormRows&, std::int64_t begin, std::int64_t end);
@@ -267,7 +253,12 @@ struct Kernels {
                               float* y,
                               std::int64_t rows);
   void (*scale_rows)(float* x, const float* factors, std::int64_t columns, std::int64_t rows);
-  void (*adamw)(const AdamWRange&, std::int64_t begin, std::int64_t end);
+  void (*adamw)(const RuleRange&,
+                float* exp_avg,
+                float* exp_avg_sq,
+                const AdamWScalars&,
+                std::int64_t begin,
+                std::int64_t end);
   void (*square_sums)(const float* x,
                       std::int64_t numel,
                       std::int64_t chunk,

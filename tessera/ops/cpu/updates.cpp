@@ -19,39 +19,16 @@ void over_elements(const RuleRange& range, const Fn& fn) {
   parallel(range.numel, kUpdateGrain, fn);
 }
 
-AdamWRange adamw_range(const AdamWScalars& s) {
-  const double t = static_cast<double>(s.step);
-  const double correction1 = s.bias_correction ? 1.0 - std::pow(s.beta1, t) : 1.0;
-  const double correction2 = s.bias_correction ? 1.0 - std::pow(s.beta2, t) : 1.0;
-  AdamWRange range{};
-  range.grad_scale = static_cast<float>(s.grad_scale);
-  range.beta1 = static_cast<float>(s.beta1);
-  range.one_minus_beta1 = static_cast<float>(1.0 - s.beta1);
-  range.beta2 = static_cast<float>(s.beta2);
-  range.one_minus_beta2 = static_cast<float>(1.0 - s.beta2);
-  range.keep = s.decoupled ? static_cast<float>(1.0 - s.lr * s.weight_decay) : 1.0F;
-  range.l2 = s.decoupled ? 0.0F : static_cast<float>(s.weight_decay);
-  range.step_size = static_cast<float>(s.lr / correction1);
-  range.inv_sqrt_correction2 = static_cast<float>(1.0 / std::sqrt(correction2));
-  range.eps = static_cast<float>(s.eps);
-  return range;
-}
-
 }  // namespace
 
 void CpuBackend::adamw(const RuleRange& range,
                        float* exp_avg,
                        float* exp_avg_sq,
                        const AdamWScalars& scalars) const {
-  AdamWRange all = adamw_range(scalars);
-  all.master = range.master;
-  all.exp_avg = exp_avg;
-  all.exp_avg_sq = exp_avg_sq;
-  all.grad = range.grad;
-  all.working = range.working;
-  all.working_type = range.working_dtype == DType::F16 ? kF16 : kBF16;
   const auto kernel = kernels().adamw;
-  over_elements(range, [&](std::int64_t begin, std::int64_t end) { kernel(all, begin, end); });
+  over_elements(range, [&](std::int64_t begin, std::int64_t end) {
+    kernel(range, exp_avg, exp_avg_sq, scalars, begin, end);
+  });
 }
 
 void CpuBackend::chunk_square_sums(const float* grad,

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/ops/cuda/backend.h"
+
+#include <ATen/ATen.h>
+
+#include "tessera/ops/cuda/kernels.h"
+#include "tessera/tensor/dtype.h"
+
+namespace tessera::ops::cuda {
+namespace {
+
+at::Tensor on_device(std::int64_t count, at::ScalarType dtype, c10::Device device) {
+  return at::empty({count}, at::device(device).dtype(dtype));
+}
+
+/// Copies values of the device into host memory, and waits for them.
+void to_host(const at::Tensor& values, double* host) {
+  at::from_blob(host, {values.numel()}, at::kDouble).copy_(values);
+}
+
+at::Tensor to_device(const float* host, std::int64_t count, c10::Device device) {
+  return at::from_blob(const_cast<float*>(host), {count}, at::kFloat).to(device);
+}
+
+std::int64_t chunks_of(std::int64_t numel, std::int64_t chunk) {
+  return (numel + chunk - 1) / chunk;
+}
+
+}  // namespace
+
+bool CudaBackend::runs_on(c10::DeviceType type) const {
+  return type == c10::DeviceType::CUDA;
+}
+
+void CudaBackend::adamw(const RuleRange& range,
+                        float* exp_avg,
+                        float* exp_avg_sq,
+                        const AdamWScalars& scalars) const {
+  cuda::adamw(range, exp_avg, exp_avg_sq, scalars, 0, range.numel);
+}
+
+void CudaBackend::sgd(const RuleRange& range, float* momentum_buffer, const SgdStep& step) const {
+  cuda::sgd(range, momentum_buffer, step, 0, range.numel);
+}
+
+void CudaBackend::adagrad(const RuleRange& range, float* sum, const AdagradStep& step) const {
+  cuda::adagrad(range, sum, step, 0, range.numel);
+}
+
+void CudaBackend::lion(const RuleRange& range, float* exp_avg, const LionStep& step) const {
+  cuda::lion(range, exp_avg, step, 0, range.numel);
+}
+
+void CudaBackend::rmsprop(const RuleRange& range,
+                          float* square_avg,
+                          float* momentum_buffer,
+                          float* grad_avg,
+                          const RmspropStep& step) const {
+  cuda::rmsprop(range, square_avg, momentum_buffer, grad_avg, step, 0, range.numel);
+}
+
+void CudaBackend::nadam(const RuleRange& range,
+                        float* exp_avg,
+                        float* exp_avg_sq,
+                        const NAdamStep& step) const {
+  cuda::nadam(range, exp_avg, exp_avg_sq, step, 0, range.numel);
+}
+
+void CudaBackend::adamax(const RuleRange& range,
+                         float* exp_avg,
+                         float* exp_inf,
+                         const AdamaxStep& step) const {
+  cuda::adamax(range, exp_avg, exp_inf, step, 0, range.numel);
+}
+
+void CudaBackend::lamb_prepare(const RuleRange& range,
+                               float* exp_avg,
+                               float* exp_avg_sq,
+                               const LambStep& step,
+                               double* weight_sums,
+                               double* update_sums) const {
+  const std::int64_t chunks = chunks_of(range.numel, kRuleChunk);
+  const c10::Device device = to_torch(range.device);
+  const at::Tensor of_weights = on_device(chunks, at::kDouble, device),
+                   of_updates = on_device(chunks, at::kDouble, device);
+  cuda::lamb_prepare(range,
+                     exp_avg,
+                     exp_avg_sq,
+                     step,
+                     of_weights.data_ptr<double>(),
+                     of_updates.data_ptr<double>());
+  to_host(of_weights, weight_sums);
+  to_host(of_updates, update_sums);
+}
+
+void CudaBackend::lamb_update(const RuleRange& range,
+                              const float* exp_avg,
+                              const float* exp_avg_sq,
+                              const LambStep& step,
+                              double rate) const {
+  cuda::lamb_update(range, exp_avg, exp_avg_sq, step, rate, 0, range.numel);
+}
+
+void CudaBackend::make_direction(const RuleRange& range,
+                                 float* momentum_buffer,
+                                 float* direction,
+                                 double momentum,
+                                 bool nesterov) const {
+  cuda::make_direction(range, momentum_buffer, direction, momentum, nesterov, 0, range.numel);
+}
+
+void CudaBackend::apply_direction(const RuleRange& range,
+                                  const float* direction,
+                                  float* exp_avg,
+                                  const DirectionStep& step) const {
+  cuda::apply_direction(range, direction, exp_avg, step, 0, range.numel);
+}
+
+void CudaBackend::chunk_square_sums(const float* grad,
+                                    std::int64_t numel,
+                                    std::int64_t chunk,
+                                    double* sums,
+                                    c10::Device device) const {
+  const at::Tensor each = on_device(chunks_of(numel, chunk), at::kDouble, device);
+  cuda::chunk_square_sums(grad, numel, chunk, each.data_ptr<double>());
+  to_host(each, sums);
+}
+
+std::int64_t CudaBackend::first_nonfinite(const float* values,
+                                          std::int64_t numel,
+                                          c10::Device device) const {
+  const at::Tensor first = on_device(1, at::kLong, device);
+  cuda::first_nonfinite(
+      values, numel, reinterpret_cast<unsigned long long*>(first.data_ptr<std::int64_t>()));
+  const auto index = first.item<std::int64_t>();
+  return index < numel ? index : -1;
+}
+
+void CudaBackend::column_square_sums(const float* x_RC,
+                                     std::int64_t rows,
+                                     std::int64_t columns,
+                                     double* sums_C,
+                                     c10::Device device) const {
+  const at::Tensor sums = on_device(columns, at::kDouble, device);
+  cuda::column_square_sums(x_RC, rows, columns, sums.data_ptr<double>());
+  to_host(sums, sums_C);
+}
+
+void CudaBackend::scale_rows_columns(float* x_RC,
+                                     std::int64_t rows,
+                                     std::int64_t columns,
+                                     const float* of_rows_R,
+                                     const float* of_columns_C,
+                                     c10::Device device) const {
+  const at::Tensor row_factors = to_device(of_rows_R, rows, device),
+                   column_factors = to_device(of_columns_C, columns, device);
+  cuda::scale_rows_columns(x_RC,
+                           rows,
+                           columns,
+                           row_factors.const_data_ptr<float>(),
+                           column_factors.const_data_ptr<float>());
+}
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backend for CUDA devices: kernels of its own where there are some, ATen's operations for the
+// rest. It is a part of the plugin, not of the library; tests run it on the CPU with emulated
+// kernels.
+#pragma once
+
+#include "tessera/ops/aten/backend.h"
+
+namespace tessera::ops::cuda {
+
+class CudaBackend : public aten::AtenBackend {
+ public:
+  [[nodiscard]] bool runs_on(c10::DeviceType type) const override;
+
+  void adamw(const RuleRange& range,
+             float* exp_avg,
+             float* exp_avg_sq,
+             const AdamWScalars& scalars) const override;
+  void sgd(const RuleRange& range, float* momentum_buffer, const SgdStep& step) const override;
+  void adagrad(const RuleRange& range, float* sum, const AdagradStep& step) const override;
+  void lion(const RuleRange& range, float* exp_avg, const LionStep& step) const override;
+  void rmsprop(const RuleRange& range,
+               float* square_avg,
+               float* momentum_buffer,
+               float* grad_avg,
+               const RmspropStep& step) const override;
+  void nadam(const RuleRange& range,
+             float* exp_avg,
+             float* exp_avg_sq,
+             const NAdamStep& step) const override;
+  void adamax(const RuleRange& range,
+              float* exp_avg,
+              float* exp_inf,
+              const AdamaxStep& step) const override;
+  void lamb_prepare(const RuleRange& range,
+                    float* exp_avg,
+                    float* exp_avg_sq,
+                    const LambStep& step,
+                    double* weight_sums,
+                    double* update_sums) const override;
+  void lamb_update(const RuleRange& range,
+                   const float* exp_avg,
+                   const float* exp_avg_sq,
+                   const LambStep& step,
+                   double rate) const override;
+  void make_direction(const RuleRange& range,
+                      float* momentum_buffer,
+                      float* direction,
+                      double momentum,
+                      bool nesterov) const override;
+  void apply_direction(const RuleRange& range,
+                       const float* direction,
+                       float* exp_avg,
+                       const DirectionStep& step) const override;
+  void chunk_square_sums(const float* grad,
+                         std::int64_t numel,
+                         std::int64_t chunk,
+                         double* sums,
+                         c10::Device device) const override;
+  [[nodiscard]] std::int64_t first_nonfinite(const float* values,
+                                             std::int64_t numel,
+                                             c10::Device device) const override;
+  void column_square_sums(const float* x_RC,
+                          std::int64_t rows,
+                          std::int64_t columns,
+                          double* sums_C,
+                          c10::Device device) const override;
+  void scale_rows_columns(float* x_RC,
+                          std::int64_t rows,
+                          std::int64_t columns,
+                          const float* of_rows_R,
+                          const float* of_columns_C,
+                          c10::Device device) const override;
+};
+
+}  // namespace tessera::ops::cuda

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts of the CUDA kernels, on current_stream(). All pointers are memory of the current device.
+// The declarations include nothing of CUDA. Updates and sums of squares have the bits of the CPU's
+// kernels (ops/cpu/kernels.h), because both are compiled from ops/rules.inc or add in the same
+// order.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/ops/fused_adamw.h"
+#include "tessera/ops/fused_rules.h"
+
+namespace tessera::ops::cuda {
+
+// The functions of fused_adamw.h and fused_rules.h, for the elements [0, end).
+void adamw(const RuleRange& range,
+           float* exp_avg,
+           float* exp_avg_sq,
+           const AdamWScalars& scalars,
+           std::int64_t begin,
+           std::int64_t end);
+void sgd(const RuleRange& range,
+         float* buffer,
+         const SgdStep& step,
+         std::int64_t begin,
+         std::int64_t end);
+void adagrad(const RuleRange& range,
+             float* sum,
+             const AdagradStep& step,
+             std::int64_t begin,
+             std::int64_t end);
+void lion(const RuleRange& range,
+          float* exp_avg,
+          const LionStep& step,
+          std::int64_t begin,
+          std::int64_t end);
+void rmsprop(const RuleRange& range,
+             float* square_avg,
+             float* buffer,
+             float* grad_avg,
+             const RmspropStep& step,
+             std::int64_t begin,
+             std::int64_t end);
+void nadam(const RuleRange& range,
+           float* exp_avg,
+           float* exp_avg_sq,
+           const NAdamStep& step,
+           std::int64_t begin,
+           std::int64_t end);
+void adamax(const RuleRange& range,
+            float* exp_avg,
+            float* exp_inf,
+            const AdamaxStep& step,
+            std::int64_t begin,
+            std::int64_t end);
+void lamb_update(const RuleRange& range,
+                 const float* exp_avg,
+                 const float* exp_avg_sq,
+                 const LambStep& step,
+                 double rate,
+                 std::int64_t begin,
+                 std::int64_t end);
+void make_direction(const RuleRange& range,
+                    float* buffer,
+                    float* direction,
+                    double momentum,
+                    bool nesterov,
+                    std::int64_t begin,
+                    std::int64_t end);
+void apply_direction(const RuleRange& range,
+                     const float* direction,
+                     float* exp_avg,
+                     const DirectionStep& step,
+                     std::int64_t begin,
+                     std::int64_t end);
+
+/// As ops::lamb_prepare(); the sums are memory of the device.
+void lamb_prepare(const RuleRange& range,
+                  float* exp_avg,
+                  float* exp_avg_sq,
+                  const LambStep& step,
+                  double* weight_sums,
+                  double* update_sums);
+/// As ops::chunk_square_sums(); `sums` is memory of the device.
+void chunk_square_sums(const float* x, std::int64_t numel, std::int64_t chunk, double* sums);
+/// *first, memory of the device, becomes the smallest index of a value that is NaN or infinite;
+/// `numel` if there is none.
+void first_nonfinite(const float* x, std::int64_t numel, unsigned long long* first);
+/// As ops::scale_rows_columns() and ops::column_square_sums().
+void scale_rows_columns(float* x_RC,
+                        std::int64_t rows,
+                        std::int64_t columns,
+                        const float* of_rows_R,
+                        const float* of_columns_C);
+void column_square_sums(const float* x_RC, std::int64_t rows, std::int64_t columns, double* sums_C);
+
+}  // namespace tessera::ops::cuda

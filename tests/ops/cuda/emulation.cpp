@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/emulation.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace tessera::emulation {
+namespace {
+
+constexpr std::size_t kStackBytes = std::size_t{64} << 10U;
+constexpr unsigned kMostThreads = 1024;
+
+// Saves the registers that a call keeps and the stack pointer in *save, and goes on with the stack
+// `load`.
+extern "C" void tessera_switch_stack(void** save, void* load);
+asm(R"(
+.pushsection .text
+.type tessera_switch_stack, @function
+tessera_switch_stack:
+  pushq %rbx
+  pushq %rbp
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbp
+  popq %rbx
+  ret
+.size tessera_switch_stack, .-tessera_switch_stack
+.popsection
+)");
+
+enum class State { Ready, AtBlock, AtWarp, Done };
+
+struct Fiber {
+  Position position;
+  State state = State::Ready;
+  void* stack_pointer = nullptr;
+  std::unique_ptr<std::byte[]> stack;
+  const char* where = "";
+  std::uint64_t words[2] = {};  // of the last two exchanges, by turns
+  unsigned exchanges = 0;
+  void* sanitizer_stack = nullptr;
+};
+
+/// A stack of its own for the scheduler is that of run().
+struct Scheduler {
+  std::vector<Fiber> fibers;
+  Fiber* running = nullptr;
+  void* stack_pointer = nullptr;
+  const std::function<void()>* kernel = nullptr;
+  std::map<const void*, std::vector<std::byte>> shared;
+  Order order = Order::Forward;
+  std::mt19937_64 random;
+  void* sanitizer_stack = nullptr;
+  const void* stack_bottom = nullptr;
+  std::size_t stack_size = 0;
+};
+Scheduler& scheduler() {
+  static Scheduler one;
+  return one;
+}
+
+// AddressSanitizer must know which stack is in use.
+void announce([[maybe_unused]] void** keep, [[maybe_unused]] const Fiber* to) {
+#if defined(__SANITIZE_ADDRESS__)
+  const Scheduler& s = scheduler();
+  if (to != nullptr)
+    __sanitizer_start_switch_fiber(keep, to->stack.get(), kStackBytes);
+  else
+    __sanitizer_start_switch_fiber(keep, s.stack_bottom, s.stack_size);
+#endif
+}
+void arrived([[maybe_unused]] void* kept, [[maybe_unused]] bool in_fiber) {
+#if defined(__SANITIZE_ADDRESS__)
+  Scheduler& s = scheduler();
+  if (in_fiber)
+    __sanitizer_finish_switch_fiber(kept, &s.stack_bottom, &s.stack_size);
+  else
+    __sanitizer_finish_switch_fiber(kept, nullptr, nullptr);
+#endif
+}
+
+/// Returns to the scheduler, and comes back when the scheduler resumes the fiber.
+void leave(State state, const char* where) {
+  Scheduler& s = scheduler();
+  Fiber& self = *s.running;
+  self.state = state;
+  self.where = where;
+  announce(state == State::Done ? nullptr : &self.sanitizer_stack, nullptr);
+  tessera_switch_stack(&self.stack_pointer, s.stack_pointer);
+  arrived(self.sanitizer_stack, true);
+}
+
+void first_function() {
+  arrived(nullptr, true);
+  (*scheduler().kernel)();
+  leave(State::Done, "the end of the kernel");
+  std::abort();
+}
+
+void resume(Fiber& fiber) {
+  Scheduler& s = scheduler();
+  s.running = &fiber;
+  announce(&s.sanitizer_stack, &fiber);
+  tessera_switch_stack(&s.stack_pointer, fiber.stack_pointer);
+  arrived(s.sanitizer_stack, false);
+  s.running = nullptr;
+}
+
+void prepare(Fiber& fiber) {
+  if (!fiber.stack) fiber.stack.reset(new std::byte[kStackBytes]);
+  // At the first instruction of a function the stack pointer is 8 below a multiple of 16.
+  auto top =
+      reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) & ~std::uintptr_t{15};
+  auto* words = reinterpret_cast<std::uint64_t*>(top) - 2;
+  *words = reinterpret_cast<std::uint64_t>(&first_function);  // what `ret` takes
+  words -= 6;                                                 // the registers
+  std::fill_n(words, 6, 0);
+  fiber.stack_pointer = words;
+  fiber.state = State::Ready;
+  fiber.exchanges = 0;
+}
+
+std::vector<std::size_t> ordered(std::size_t begin, std::size_t end) {
+  Scheduler& s = scheduler();
+  std::vector<std::size_t> out(end - begin);
+  std::iota(out.begin(), out.end(), begin);
+  if (s.order == Order::Backward) std::reverse(out.begin(), out.end());
+  if (s.order == Order::Shuffled) std::shuffle(out.begin(), out.end(), s.random);
+  return out;
+}
+
+[[noreturn]] void refuse(std::size_t begin, std::size_t end) {
+  std::map<std::string, int> places;
+  for (std::size_t i = begin; i < end; ++i)
+    ++places[scheduler().fibers[i].where];
+  std::string text = "threads of a kernel wait for others that never come:";
+  for (const auto& [where, count] : places)
+    text += " " + std::to_string(count) + " at " + where + ";";
+  throw std::runtime_error(text);
+}
+
+/// If all threads in [begin, end) are in `state`, they may go on. One that has ended keeps the
+/// others waiting, because CUDA leaves open what then happens.
+bool release(std::size_t begin, std::size_t end, State state) {
+  std::vector<Fiber>& fibers = scheduler().fibers;
+  const auto first = fibers.begin() + static_cast<std::ptrdiff_t>(begin),
+             last = fibers.begin() + static_cast<std::ptrdiff_t>(end);
+  if (!std::all_of(first, last, [&](const Fiber& fiber) { return fiber.state == state; }))
+    return false;
+  // Barriers in two places are two barriers.
+  for (auto fiber = first; fiber != last; ++fiber) {
+    if (std::strcmp(fiber->where, first->where) != 0) refuse(begin, end);
+  }
+  for (auto fiber = first; fiber != last; ++fiber)
+    fiber->state = State::Ready;
+  return true;
+}
+
+void run_warp(std::size_t begin, std::size_t end) {
+  do {
+    for (const std::size_t i : ordered(begin, end)) {
+      Fiber& fiber = scheduler().fibers[i];
+      if (fiber.state == State::Ready) resume(fiber);
+    }
+  } while (release(begin, end, State::AtWarp));
+}
+
+void run_block() {
+  Scheduler& s = scheduler();
+  const std::size_t threads = s.fibers.size();
+  const std::size_t warps = (threads + kWarp - 1) / kWarp;
+  for (Fiber& fiber : s.fibers)
+    prepare(fiber);
+  s.shared.clear();
+  do {
+    for (const std::size_t warp : ordered(0, warps))
+      run_warp(warp * kWarp, std::min(threads, (warp + 1) * kWarp));
+  } while (release(0, threads, State::AtBlock));
+  const bool ended = std::all_of(s.fibers.begin(), s.fibers.end(), [](const Fiber& fiber) {
+    return fiber.state == State::Done;
+  });
+  if (!ended) refuse(0, threads);
+}
+
+}  // namespace
+
+void set_order(Order order, std::uint64_t seed) {
+  scheduler().order = order;
+  scheduler().random.seed(seed);
+}
+
+const Position& position() {
+  return scheduler().running->position;
+}
+
+void* shared(const void* key, std::size_t bytes) {
+  std::vector<std::byte>& memory = scheduler().shared[key];
+  if (memory.empty()) memory.assign(bytes, std::byte{0xff});
+  return memory.data();
+}
+
+void wait_for_block(const char* where) {
+  leave(State::AtBlock, where);
+}
+
+void wait_for_warp(const char* where) {
+  leave(State::AtWarp, where);
+}
+
+std::uint64_t exchange(std::uint64_t word, int from, const char* where) {
+  Scheduler& s = scheduler();
+  Fiber& self = *s.running;
+  const unsigned turn = self.exchanges++ % 2;
+  self.words[turn] = word;
+  wait_for_warp(where);
+  const auto number = static_cast<std::size_t>(&self - s.fibers.data());
+  const std::size_t other = number - static_cast<std::size_t>(self.position.lane) +
+                            static_cast<std::size_t>(std::clamp(from, 0, kWarp - 1));
+  if (from < 0 || from >= kWarp || other >= s.fibers.size()) return word;
+  return s.fibers[other].words[turn];
+}
+
+void run(dim3 grid, dim3 block, const std::function<void()>& kernel) {
+  constexpr unsigned kMostBlocks = 65535;
+  const unsigned threads = block.x * block.y * block.z;
+  if (threads == 0 || threads > kMostThreads || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
+      grid.y > kMostBlocks || grid.z > kMostBlocks)
+    throw std::runtime_error("a kernel was started with sizes that CUDA refuses");
+  Scheduler& s = scheduler();
+  s.kernel = &kernel;
+  s.fibers.resize(threads);
+  for (unsigned i = 0; i < threads; ++i) {
+    Position& at = s.fibers[i].position;
+    at.thread = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+    at.block_size = block;
+    at.grid_size = grid;
+    at.lane = static_cast<int>(i) % kWarp;
+  }
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        for (Fiber& fiber : s.fibers)
+          fiber.position.block = {x, y, z};
+        run_block();
+      }
+    }
+  }
+}
+
+}  // namespace tessera::emulation

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels in their emulation, and the emulation itself: kernels that lack a barrier must
+// be found.
+#include "tessera/ops/cuda/kernels.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ops/cuda/emulated_backend.h"
+#include "ops/cuda/emulation.h"
+#include "ops/support.h"
+#include "ops/updates.h"
+#include <gmock/gmock.h>
+
+#include "tessera/ops/backend.h"
+
+namespace tessera::ops {
+namespace {
+
+using emulation::Order;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string name_of(Order order) {
+  return order == Order::Forward ? "Forward" : order == Order::Backward ? "Backward" : "Shuffled";
+}
+
+/// Runs the kernels of a test in each order of warps and lanes.
+class CudaKernels : public testing::TestWithParam<Order> {
+ protected:
+  CudaKernels() { emulation::set_order(GetParam(), 7); }
+  ~CudaKernels() override { emulation::set_order(Order::Forward); }
+};
+
+TEST_P(CudaKernels, UpdateWeightsToTheBitsOfTheCpu) {
+  const Backend& cpu = *backends().get("cpu");
+  for (const auto& [name, update] : all_updates()) {
+    for (const DType dtype : {DType::F32, DType::BF16, DType::F16}) {
+      SCOPED_TRACE(name + " with a working copy of " + std::string(tessera::name(dtype)));
+      const UpdatedRange ours(dtype), wanted(dtype);
+      update(emulated_backend(), ours);
+      update(cpu, wanted);
+      for (std::size_t i = 0; i < wanted.all().size(); ++i)
+        EXPECT_TRUE(same_bits(ours.all()[i], wanted.all()[i])) << "result " << i;
+    }
+  }
+}
+
+TEST_P(CudaKernels, UpdateRangesOfAnySizeAndTouchNothingBehindThem) {
+  for (const std::int64_t numel : {0, 1, 31, 257, 1023}) {
+    UpdatedRange ours(DType::BF16, 1024), wanted(DType::BF16, 1024);
+    ours.range.numel = wanted.range.numel = numel;
+    for (const auto& [on, data] :
+         {std::pair{&emulated_backend(), &ours}, std::pair{backends().get("cpu"), &wanted}})
+      on->adamw(data->range, data->state(data->first), data->state(data->second), {.lr = 0.1});
+    for (std::size_t i = 0; i < wanted.all().size(); ++i)
+      EXPECT_TRUE(same_bits(ours.all()[i], wanted.all()[i])) << numel << " elements, result " << i;
+  }
+}
+
+TEST_P(CudaKernels, RoundEveryKindOfNumberAsTheCpuDoes) {
+  std::vector<float> values;
+  for (std::uint32_t upper = 0; upper < 0x10000U; upper += 5) {  // all exponents, both signs
+    for (const std::uint32_t lower : {0x0U, 0x1U, 0x0fffU, 0x1000U, 0x1001U, 0x8000U, 0xffffU}) {
+      const std::uint32_t bits = (upper << 16U) | lower;
+      float value = 0.0F;
+      std::memcpy(&value, &bits, sizeof(value));
+      if (!std::isnan(value)) values.push_back(value);
+    }
+  }
+  const auto count = static_cast<std::int64_t>(values.size());
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const auto rounded = [&](const Backend& on) {
+      const at::Tensor master = at::tensor(values), grad = at::zeros({count}),
+                       working = at::empty({count}, dtype);
+      on.sgd({.master = master.data_ptr<float>(),
+              .grad = grad.data_ptr<float>(),
+              .working = static_cast<std::uint16_t*>(working.data_ptr()),
+              .working_dtype = dtype == at::kHalf ? DType::F16 : DType::BF16,
+              .numel = count},
+             nullptr,
+             {});
+      return working;
+    };
+    EXPECT_TRUE(same_bits(rounded(emulated_backend()), rounded(*backends().get("cpu"))));
+  }
+}
+
+TEST_P(CudaKernels, SumSquaresToTheBitsOfTheCpu) {
+  const LambStep lamb = {.correction1 = 0.2, .correction2 = 0.1, .l2 = 0.05, .weight_decay = 0.1};
+  const auto sums = [&](const Backend& on) {
+    const UpdatedRange data(DType::F32);
+    const Results out = {at::empty({25}, at::kDouble),
+                         at::empty({3}, at::kDouble),
+                         at::empty({3}, at::kDouble),
+                         at::empty({50}, at::kDouble),
+                         data.first,
+                         data.second};
+    const auto of = [&](std::size_t i) { return out[i].data_ptr<double>(); };
+    on.chunk_square_sums(data.range.grad, 2490, 100, of(0), c10::DeviceType::CPU);
+    on.lamb_prepare(
+        data.range, data.state(data.first), data.state(data.second), lamb, of(1), of(2));
+    on.column_square_sums(data.range.grad, 50, 50, of(3), c10::DeviceType::CPU);
+    return out;
+  };
+  const Results ours = sums(emulated_backend()), wanted = sums(*backends().get("cpu"));
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    EXPECT_TRUE(same_bits(ours[i], wanted[i])) << "result " << i;
+}
+
+TEST_P(CudaKernels, FindTheFirstElementThatIsNotFinite) {
+  const at::Tensor x = random({200000}, 1);
+  const auto find = [&] {
+    return emulated_backend().first_nonfinite(x.data_ptr<float>(), x.numel(), c10::DeviceType::CPU);
+  };
+  EXPECT_EQ(find(), -1);
+  x[150000] = NAN;
+  EXPECT_EQ(find(), 150000);
+  x[1234] = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(find(), 1234);
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders,
+                         CudaKernels,
+                         testing::Values(Order::Forward, Order::Backward, Order::Shuffled),
+                         [](const auto& info) { return name_of(info.param); });
+
+/// Every thread reads what the thread `by` places before it has written.
+void read_from_others(float* out, int by, bool with_barrier) {
+  TESSERA_SHARED(float, values, 64);
+  values[threadIdx.x] = static_cast<float>(threadIdx.x);
+  if (with_barrier) __syncthreads();
+  out[threadIdx.x] = values[(threadIdx.x + 64 - static_cast<unsigned>(by)) % 64];
+}
+
+TEST(Emulation, AMissingBarrierChangesTheResult) {
+  for (const Order order : {Order::Forward, Order::Backward, Order::Shuffled}) {
+    emulation::set_order(order, 3);
+    std::vector<float> all(64), some(64);
+    float *const right = all.data(), *const wrong = some.data();
+    TESSERA_LAUNCH(1, 64, read_from_others, right, 32, true);
+    TESSERA_LAUNCH(1, 64, read_from_others, wrong, 32, false);
+    int differences = 0;
+    for (int i = 0; i < 64; ++i) {
+      EXPECT_EQ(right[i], static_cast<float>((i + 32) % 64));
+      differences += wrong[i] == right[i] ? 0 : 1;
+    }
+    EXPECT_GT(differences, 0);
+  }
+  emulation::set_order(Order::Forward);
+}
+
+void leave_before_a_barrier() {
+  if (threadIdx.x == 5) return;
+  __syncthreads();
+}
+void leave_before_an_exchange(float* out) {
+  if (threadIdx.x >= 16) return;
+  out[threadIdx.x] = __shfl_xor_sync(0xffffffffU, 1.0F, 1);
+}
+void wait_in_two_places() {
+  if (threadIdx.x < 8)
+    __syncthreads();
+  else
+    __syncthreads();
+}
+
+std::string error_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Emulation, ABarrierThatNotAllReachIsAnError) {
+  std::vector<float> memory(32);
+  float* const out = memory.data();
+  EXPECT_THAT(error_of([] { TESSERA_LAUNCH(1, 64, leave_before_a_barrier); }),
+              AllOf(HasSubstr("63 at "), HasSubstr("1 at the end of the kernel")));
+  EXPECT_THAT(error_of([out] { TESSERA_LAUNCH(1, 32, leave_before_an_exchange, out); }),
+              HasSubstr("16 at __shfl_xor_sync"));
+  EXPECT_THAT(error_of([] { TESSERA_LAUNCH(1, 32, wait_in_two_places); }), HasSubstr("8 at "));
+  EXPECT_THAT(error_of([] { TESSERA_LAUNCH(1, 2000, wait_in_two_places); }), HasSubstr("refuses"));
+}
+
+void read_shared_memory(float* out) {
+  TESSERA_SHARED(float, values, 4);
+  out[threadIdx.x] = values[threadIdx.x];
+}
+
+TEST(Emulation, SharedMemoryBeginsAsNaN) {
+  std::vector<float> memory(4);
+  float* const out = memory.data();
+  TESSERA_LAUNCH(1, 4, read_shared_memory, out);
+  for (const float value : memory)
+    EXPECT_TRUE(std::isnan(value));
+}
+
+}  // namespace
+}  // namespace tessera::ops
