@@ -408,11 +408,10 @@ TEST(Kernels, UpdatesAndSumsAgreeAcrossInstructionSets) {
                .grad = at + 3 * kAll,
                .working = static_cast<std::uint16_t*>(working.data_ptr()),
                .working_dtype = dtype == at::kHalf ? DType::F16 : DType::BF16,
-               .numel = kAll,
-               .grad_scale = 0.5},
+               .numel = kAll},
               at + kAll,
               at + 2 * kAll,
-              {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .step = 7},
+              {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .step = 7, .grad_scale = 0.5},
               0,
               kAll);
       k.square_sums(at, kAll, 100, sums.data_ptr<double>(), 0, 5);

@@ -22,6 +22,27 @@ at::Tensor to_device(const float* host, std::int64_t count, c10::Device device) 
   return at::from_blob(const_cast<float*>(host), {count}, at::kFloat).to(device);
 }
 
+/// One fp32 value for each channel.
+at::Tensor channels_of(const at::Tensor& values_C) {
+  return values_C.reshape({-1}).to(at::kFloat).contiguous();
+}
+
+/// The memory of a tensor; nullptr if it is undefined.
+template <class T = float>
+T* memory_of(const at::Tensor& values) {
+  return values.defined() ? static_cast<T*>(values.data_ptr()) : nullptr;
+}
+
+/// dweight or dbias from the sums of the parts of the rows.
+void add_columns(const at::Tensor& parts_PC, bool accumulate, const at::Tensor& to_C) {
+  if (!to_C.defined()) return;
+  cuda::add_parts(parts_PC.const_data_ptr<float>(),
+                  parts_PC.size(0),
+                  parts_PC.size(1),
+                  accumulate,
+                  to_C.data_ptr<float>());
+}
+
 std::int64_t chunks_of(std::int64_t numel, std::int64_t chunk) {
   return (numel + chunk - 1) / chunk;
 }
@@ -30,6 +51,72 @@ std::int64_t chunks_of(std::int64_t numel, std::int64_t chunk) {
 
 bool CudaBackend::runs_on(c10::DeviceType type) const {
   return type == c10::DeviceType::CUDA;
+}
+
+void CudaBackend::norm(const NormArgs& args) const {
+  const at::Tensor weight = channels_of(args.weight_C);
+  const at::Tensor bias = args.bias_C.defined() ? channels_of(args.bias_C) : at::Tensor();
+  const at::ScalarType dtype = args.x_NC.scalar_type();
+  const at::Tensor x = args.x_NC.contiguous();
+  const at::Tensor branch =
+      args.branch_NC.defined() ? args.branch_NC.to(dtype).contiguous() : at::Tensor();
+  cuda::norm(from_torch(dtype),
+             {.x = memory_of<void>(x),
+              .branch = memory_of<void>(branch),
+              .weight = memory_of(weight),
+              .bias = memory_of(bias),
+              .y = memory_of<void>(args.y_NC),
+              .sum = memory_of<void>(args.sum_NC),
+              .mean = memory_of(args.mean_N),
+              .rstd = memory_of(args.rstd_N),
+              .channels = weight.numel(),
+              .eps = args.eps},
+             args.rstd_N.numel());
+}
+
+void CudaBackend::norm_backward(const NormGradArgs& args) const {
+  const at::ScalarType dtype = args.x_NC.scalar_type();
+  const std::int64_t rows = args.rstd_N.numel(), channels = args.x_NC.size(-1);
+  const at::Tensor dy = args.dy_NC.to(dtype).contiguous(), x = args.x_NC.contiguous();
+  const at::Tensor weight = args.weight_C.defined() ? channels_of(args.weight_C) : at::Tensor();
+  const at::Tensor plus =
+      args.plus_NC.defined() ? args.plus_NC.to(dtype).contiguous() : at::Tensor();
+  const cuda::NormGradRows all = {.dy = memory_of<void>(dy),
+                                  .x = memory_of<void>(x),
+                                  .mean = memory_of(args.mean_N),
+                                  .rstd = memory_of(args.rstd_N),
+                                  .weight = memory_of(weight),
+                                  .plus = memory_of<void>(plus),
+                                  .dx = memory_of<void>(args.dx_NC),
+                                  .channels = channels};
+  // dx may be the memory of dy.
+  if (args.dweight_C.defined() || args.dbias_C.defined()) {
+    const at::Tensor parts =
+        at::empty({2, norm_parts(rows), channels}, x.options().dtype(at::kFloat));
+    const at::Tensor of_weight = args.dweight_C.defined() ? parts[0] : at::Tensor(),
+                     of_bias = args.dbias_C.defined() ? parts[1] : at::Tensor();
+    cuda::norm_columns(from_torch(dtype), all, rows, memory_of(of_weight), memory_of(of_bias));
+    add_columns(parts[0], args.accumulate_weight, args.dweight_C);
+    add_columns(parts[1], args.accumulate_bias, args.dbias_C);
+  }
+  if (args.dx_NC.defined()) cuda::norm_grad(from_torch(dtype), all, rows);
+}
+
+at::Tensor CudaBackend::cross_entropy(const at::Tensor& logits_NV,
+                                      const at::Tensor& labels_N,
+                                      double label_smoothing,
+                                      const at::Tensor& dlogits_NV) const {
+  const std::int64_t rows = logits_NV.size(0);
+  const at::Tensor losses = on_device(rows, at::kDouble, logits_NV.device());
+  cuda::cross_entropy(dlogits_NV.defined() ? from_torch(dlogits_NV.scalar_type()) : DType::F32,
+                      {.logits = logits_NV.const_data_ptr<float>(),
+                       .labels = labels_N.const_data_ptr<std::int64_t>(),
+                       .losses = losses.data_ptr<double>(),
+                       .gradient = memory_of<void>(dlogits_NV),
+                       .vocab = logits_NV.size(1),
+                       .smoothing = label_smoothing},
+                      rows);
+  return losses.sum();
 }
 
 void CudaBackend::adamw(const RuleRange& range,

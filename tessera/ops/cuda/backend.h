@@ -12,6 +12,13 @@ class CudaBackend : public aten::AtenBackend {
  public:
   [[nodiscard]] bool runs_on(c10::DeviceType type) const override;
 
+  void norm(const NormArgs& args) const override;
+  void norm_backward(const NormGradArgs& args) const override;
+  [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& logits_NV,
+                                         const at::Tensor& labels_N,
+                                         double label_smoothing,
+                                         const at::Tensor& dlogits_NV) const override;
+
   void adamw(const RuleRange& range,
              float* exp_avg,
              float* exp_avg_sq,

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "tessera/base/dtype.h"
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/ops/fused_rules.h"
 
@@ -93,5 +94,49 @@ void scale_rows_columns(float* x_RC,
                         const float* of_rows_R,
                         const float* of_columns_C);
 void column_square_sums(const float* x_RC, std::int64_t rows, std::int64_t columns, double* sums_C);
+
+/// Rows of ops/norm.h, of one dtype: fp32, bf16 or fp16. Weights and statistics are fp32.
+struct NormRows {
+  const void* x;
+  const void* branch;  ///< or nullptr
+  const float* weight;
+  const float* bias;  ///< or nullptr
+  void* y;
+  void* sum;    ///< receives x + branch, if there is a branch
+  float* mean;  ///< nullptr: a root-mean-square norm
+  float* rstd;
+  std::int64_t channels;
+  double eps;
+};
+void norm(DType dtype, const NormRows& rows, std::int64_t count);
+
+struct NormGradRows {
+  const void *dy, *x;
+  const float *mean, *rstd;  ///< mean: nullptr for a root-mean-square norm
+  const float* weight;       ///< not read by norm_columns()
+  const void* plus;          ///< or nullptr
+  void* dx;                  ///< not written by norm_columns()
+  std::int64_t channels;
+};
+void norm_grad(DType dtype, const NormGradRows& rows, std::int64_t count);
+/// The number of parts into which norm_columns() divides the rows.
+std::int64_t norm_parts(std::int64_t rows);
+/// Sums of each part, [parts, channels], for the gradients of weight and bias; nullptr: skipped.
+void norm_columns(
+    DType dtype, const NormGradRows& rows, std::int64_t count, float* of_weight, float* of_bias);
+/// out = (accumulate ? out : 0) + the parts in their order.
+void add_parts(
+    const float* parts, std::int64_t count, std::int64_t channels, bool accumulate, float* out);
+
+/// Rows of ops::cross_entropy_(). A label below 0 is ignored.
+struct CrossEntropyRows {
+  const float* logits;
+  const std::int64_t* labels;
+  double* losses;  ///< of each row
+  void* gradient;  ///< nullptr: not wanted; may be the memory of the logits
+  std::int64_t vocab;
+  double smoothing;
+};
+void cross_entropy(DType gradient_dtype, const CrossEntropyRows& rows, std::int64_t count);
 
 }  // namespace tessera::ops::cuda

@@ -68,6 +68,14 @@ __device__ __forceinline__ void store(Half* to, float value, Lane) {
   to->bits = static_cast<std::uint16_t>(sign | half);
 }
 
+__device__ __forceinline__ float load(const Half* from, Lane) {
+  const std::uint32_t sign = (from->bits & 0x8000U) << 16U, size = from->bits & 0x7fffU;
+  if (size >= 0x7c00U) return of_bits(sign | 0x7f800000U | ((size & 0x3ffU) << 13U));
+  if (size >= 0x400U) return of_bits(sign | ((size << 13U) + 0x38000000U));
+  const float small = static_cast<float>(size) * 0x1p-24F;  // exact
+  return sign != 0U ? -small : small;
+}
+
 __device__ __forceinline__ float splat(float value) {
   return value;
 }
