@@ -8,9 +8,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/ops/activation_kind.h"
+
 namespace tessera::ops {
 
-enum class Activation { GeluTanh, Gelu, Relu, Silu, QuickGelu, SquaredRelu };
 /// "gelu_tanh" (also Hugging Face's "gelu_new"), "gelu", "relu", "silu", "quick_gelu" (x * sigmoid
 /// of 1.702 x), "relu2" (relu(x)^2). Throws Error{Config} with the nearest name.
 Activation activation_from_name(std::string_view name);

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/ops/arguments.h"
 #include "tessera/ops/cuda/kernels.h"
 #include "tessera/tensor/dtype.h"
 
@@ -51,6 +52,95 @@ std::int64_t chunks_of(std::int64_t numel, std::int64_t chunk) {
 
 bool CudaBackend::runs_on(c10::DeviceType type) const {
   return type == c10::DeviceType::CUDA;
+}
+
+void CudaBackend::activate(const at::Tensor& x, Activation activation, const at::Tensor& y) const {
+  const at::Tensor from = x.contiguous();
+  cuda::activate(from_torch(x.scalar_type()), from.data_ptr(), x.numel(), activation, y.data_ptr());
+}
+
+void CudaBackend::activate_backward(const at::Tensor& dy,
+                                    const at::Tensor& x,
+                                    Activation activation,
+                                    const at::Tensor& dx) const {
+  const at::Tensor from = x.contiguous(), d = dy.to(x.scalar_type()).contiguous();
+  cuda::activate_grad(from_torch(x.scalar_type()),
+                      d.data_ptr(),
+                      from.data_ptr(),
+                      x.numel(),
+                      activation,
+                      dx.data_ptr());
+}
+
+void CudaBackend::gated(const at::Tensor& x, Activation activation, const at::Tensor& y) const {
+  const at::Tensor from = x.contiguous();
+  const std::int64_t width = x.size(-1) / 2;
+  cuda::gated(from_torch(x.scalar_type()),
+              from.data_ptr(),
+              width > 0 ? x.numel() / (2 * width) : 0,
+              width,
+              activation,
+              y.data_ptr());
+}
+
+void CudaBackend::gated_backward(const at::Tensor& dy,
+                                 const at::Tensor& x,
+                                 Activation activation,
+                                 const at::Tensor& dx) const {
+  const at::Tensor from = x.contiguous(), d = dy.to(x.scalar_type()).contiguous();
+  const std::int64_t width = x.size(-1) / 2;
+  cuda::gated_grad(from_torch(x.scalar_type()),
+                   d.data_ptr(),
+                   from.data_ptr(),
+                   width > 0 ? x.numel() / (2 * width) : 0,
+                   width,
+                   activation,
+                   dx.data_ptr());
+}
+
+void CudaBackend::dropout(const at::Tensor& x,
+                          const at::Tensor& plus,
+                          const DropoutKey& key,
+                          const at::Tensor& y) const {
+  const DropoutRuns runs = dropout_runs(x, key);
+  const at::Tensor from = x.contiguous();
+  const at::Tensor add = plus.defined() ? plus.to(x.scalar_type()).contiguous() : at::Tensor();
+  const at::Tensor samples = at::tensor(key.sample_ids, at::kLong).to(x.device());
+  const at::Tensor parts =
+      key.parts.empty() ? at::Tensor() : at::tensor(key.parts, at::kLong).to(x.device());
+  cuda::dropout(from_torch(x.scalar_type()),
+                {.key = key.key,
+                 .sample_ids = samples.const_data_ptr<std::int64_t>(),
+                 .parts = memory_of<std::int64_t>(parts),
+                 .element_offset = key.element_offset,
+                 .column = key.column,
+                 .columns = key.columns,
+                 .each = runs.each,
+                 .length = runs.length,
+                 .run = runs.run,
+                 .numel = x.numel(),
+                 .threshold = dropout_threshold(key.p),
+                 .scale = dropout_scale(key.p)},
+                from.data_ptr(),
+                memory_of<void>(add),
+                y.data_ptr());
+}
+
+void CudaBackend::embedding_grad(const at::Tensor& dy_NC,
+                                 const at::Tensor& ids_N,
+                                 bool accumulate,
+                                 const at::Tensor& dw_VC) const {
+  check_ids(ids_N, dw_VC.size(0));
+  if (!accumulate) dw_VC.zero_();
+  const at::Tensor dy = dy_NC.contiguous();
+  const auto [ids, places] = ids_N.reshape({-1}).sort(/*stable=*/true, 0, /*descending=*/false);
+  cuda::embedding_grad(from_torch(dy.scalar_type()),
+                       dy.data_ptr(),
+                       {.ids = ids.const_data_ptr<std::int64_t>(),
+                        .places = places.const_data_ptr<std::int64_t>(),
+                        .count = ids.numel()},
+                       dw_VC.size(1),
+                       dw_VC.data_ptr<float>());
 }
 
 void CudaBackend::norm(const NormArgs& args) const {

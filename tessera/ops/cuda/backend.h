@@ -12,6 +12,24 @@ class CudaBackend : public aten::AtenBackend {
  public:
   [[nodiscard]] bool runs_on(c10::DeviceType type) const override;
 
+  void activate(const at::Tensor& x, Activation activation, const at::Tensor& y) const override;
+  void activate_backward(const at::Tensor& dy,
+                         const at::Tensor& x,
+                         Activation activation,
+                         const at::Tensor& dx) const override;
+  void gated(const at::Tensor& x, Activation activation, const at::Tensor& y) const override;
+  void gated_backward(const at::Tensor& dy,
+                      const at::Tensor& x,
+                      Activation activation,
+                      const at::Tensor& dx) const override;
+  void dropout(const at::Tensor& x,
+               const at::Tensor& plus,
+               const DropoutKey& key,
+               const at::Tensor& y) const override;
+  void embedding_grad(const at::Tensor& dy_NC,
+                      const at::Tensor& ids_N,
+                      bool accumulate,
+                      const at::Tensor& dw_VC) const override;
   void norm(const NormArgs& args) const override;
   void norm_backward(const NormGradArgs& args) const override;
   [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& logits_NV,

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "tessera/base/dtype.h"
+#include "tessera/ops/activation_kind.h"
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/ops/fused_rules.h"
 
@@ -138,5 +139,51 @@ struct CrossEntropyRows {
   double smoothing;
 };
 void cross_entropy(DType gradient_dtype, const CrossEntropyRows& rows, std::int64_t count);
+
+// The functions of ops/activation.h on contiguous elements; `gated` reads rows of 2 x width.
+void activate(DType dtype, const void* x, std::int64_t numel, Activation activation, void* y);
+void activate_grad(DType dtype,
+                   const void* dy,
+                   const void* x,
+                   std::int64_t numel,
+                   Activation activation,
+                   void* dx);
+void gated(DType dtype,
+           const void* x,
+           std::int64_t rows,
+           std::int64_t width,
+           Activation activation,
+           void* y);
+void gated_grad(DType dtype,
+                const void* dy,
+                const void* x,
+                std::int64_t rows,
+                std::int64_t width,
+                Activation activation,
+                void* dx);
+
+/// A tensor and the place of its elements in their samples, as in ops::DropoutKey and
+/// ops::DropoutRuns. Pointers are memory of the device.
+struct DropoutElements {
+  std::uint64_t key;
+  const std::int64_t* sample_ids;
+  const std::int64_t* parts;  ///< or nullptr
+  std::int64_t element_offset, column, columns, each, length, run, numel;
+  std::uint32_t threshold;
+  float scale;
+};
+/// y = plus + dropout(x), rounded once; `plus` may be nullptr.
+void dropout(
+    DType dtype, const DropoutElements& elements, const void* x, const void* plus, void* y);
+
+/// Token ids in ascending order, and the place of each in the batch; equal ids in the order of
+/// their places.
+struct SortedIds {
+  const std::int64_t *ids, *places;
+  std::int64_t count;
+};
+/// Adds the rows of dy to the rows of dw, in the order of the tokens.
+void embedding_grad(
+    DType dtype, const void* dy, const SortedIds& ids, std::int64_t channels, float* dw);
 
 }  // namespace tessera::ops::cuda

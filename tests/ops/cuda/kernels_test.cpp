@@ -3,6 +3,7 @@
 // be found.
 #include "tessera/ops/cuda/kernels.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -124,6 +125,69 @@ TEST_P(CudaKernels, FindTheFirstElementThatIsNotFinite) {
   EXPECT_EQ(find(), 1234);
 }
 
+constexpr std::array kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
+
+TEST_P(CudaKernels, ActivateAsTheReferenceDoes) {
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const std::string& name : activation_names()) {
+      SCOPED_TRACE(name + " of " + c10::toString(dtype));
+      const Activation activation = activation_from_name(name);
+      const at::Tensor x = random({5, 14}, 1, dtype) * 6, dy = random({5, 14}, 2, dtype),
+                       half = random({5, 7}, 3, dtype);
+      const auto results = [&](const Backend& on) -> Results {
+        const Results out = {
+            at::empty_like(x), at::empty_like(x), at::empty_like(half), at::empty_like(x)};
+        on.activate(x, activation, out[0]);
+        on.activate_backward(dy, x, activation, out[1]);
+        on.gated(x, activation, out[2]);
+        on.gated_backward(half, x, activation, out[3]);
+        return out;
+      };
+      const Results ours = results(emulated_backend()), wanted = results(*backends().get("aten"));
+      for (std::size_t i = 0; i < wanted.size(); ++i)
+        expect_close(ours[i], doubles(wanted[i]), 2 * epsilon(dtype) + 40 * 0x1p-23);
+    }
+  }
+}
+
+TEST_P(CudaKernels, DropTheSameElementsToTheBitsOfTheCpu) {
+  const DropoutKey whole = {
+      .p = 0.3, .key = 11, .sample_ids = {7, 1000000007, 2}, .element_offset = 5};
+  DropoutKey parts = whole, columns = whole;
+  parts.parts = {3, 0};
+  columns.columns = 2;
+  columns.column = 1;
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const DropoutKey& key : {whole, parts, columns}) {
+      const at::Tensor x = random({3, 4, 10}, 1, dtype), plus = random({3, 4, 10}, 2, dtype);
+      const auto results = [&](const Backend& on) -> Results {
+        const Results out = {at::empty_like(x), at::empty_like(x)};
+        on.dropout(x, {}, key, out[0]);
+        on.dropout(x, plus, key, out[1]);
+        return out;
+      };
+      const Results ours = results(emulated_backend()), wanted = results(*backends().get("cpu"));
+      EXPECT_TRUE(same_bits(ours[0], wanted[0]));
+      expect_close(ours[1], doubles(wanted[1]), epsilon(dtype) * 2);
+    }
+  }
+}
+
+TEST_P(CudaKernels, AddTheRowsOfATokenToTheBitsOfTheCpu) {
+  const at::Tensor ids = int64s({4, 0, 4, 2, 4, 0, 9, 4});
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const bool accumulate : {false, true}) {
+      const at::Tensor dy = random({8, 33}, 1, dtype);
+      const auto result = [&](const Backend& on) {
+        const at::Tensor dw = random({10, 33}, 2);
+        on.embedding_grad(dy, ids, accumulate, dw);
+        return dw;
+      };
+      EXPECT_TRUE(same_bits(result(emulated_backend()), result(*backends().get("cpu"))));
+    }
+  }
+}
+
 /// Rows of random numbers and the results of a norm and of its backward.
 Results norms_of(const Backend& on,
                  std::int64_t rows,
@@ -155,7 +219,7 @@ Results norms_of(const Backend& on,
 }
 
 TEST_P(CudaKernels, NormalizeRowsAsTheReferenceDoes) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+  for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [rows, channels] :
          {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 33}, {70, 600}}) {
       for (const bool centred : {false, true}) {
