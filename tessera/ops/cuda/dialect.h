@@ -3,7 +3,7 @@
 // emulation on the CPU that tests use (tests/ops/cuda/emulation.h). A kernel uses CUDA C++ and, for
 // what a C++ compiler lacks, the macros below:
 //   TESSERA_SHARED(type, name, count)          an array in shared memory, not initialized
-//   TESSERA_LAUNCH(grid, block, kernel, ...)   starts a kernel on current_stream()
+//   TESSERA_LAUNCH(grid, block, kernel, ...)   starts a kernel on current_stream() (kernels.h)
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,3 @@
 #elif !defined(TESSERA_EMULATION)
 #error "compile with nvcc, or with -include ops/cuda/emulation.h"
 #endif
-
-namespace tessera::ops::cuda {
-
-/// The stream on which kernels of the calling thread are started: the current one of libtorch.
-void* current_stream();
-
-}  // namespace tessera::ops::cuda

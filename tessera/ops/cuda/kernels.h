@@ -14,6 +14,9 @@
 
 namespace tessera::ops::cuda {
 
+/// The stream on which kernels of the calling thread are started: the current one of libtorch.
+void* current_stream();
+
 // The functions of fused_adamw.h and fused_rules.h, for the elements [0, end).
 void adamw(const RuleRange& range,
            float* exp_avg,

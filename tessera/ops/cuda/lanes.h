@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tessera/ops/cuda/dialect.h"
+#include "tessera/ops/cuda/kernels.h"
 
 namespace tessera::ops::cuda {
 

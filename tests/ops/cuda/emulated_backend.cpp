@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/emulated_backend.h"
 
-#include "ops/cuda/emulation.h"
-
-#include "tessera/ops/cuda/dialect.h"
+#include "tessera/ops/cuda/kernels.h"
 
 namespace tessera::ops {
 namespace {

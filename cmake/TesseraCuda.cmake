@@ -1,0 +1,36 @@
+# The plugin libtessera_cuda.so, the kernels for GPUs of NVIDIA. It is not a part of `all`: `tools/build.sh release tessera_cuda`
+# builds it where nvcc is. Kernels are compiled for A100, H100 and B200, and as PTX for later GPUs.
+find_program(TESSERA_NVCC nvcc HINTS /usr/local/cuda/bin)
+mark_as_advanced(TESSERA_NVCC)
+
+# tessera_cuda_plugin(FOLDER): the target tessera_cuda of the sources in a folder.
+function(tessera_cuda_plugin folder)
+  if(NOT TESSERA_NVCC)
+    return()
+  endif()
+  set(codes)
+  foreach(code 80 90 100)
+    list(APPEND codes -gencode=arch=compute_${code},code=sm_${code})
+  endforeach()
+  list(APPEND codes -gencode=arch=compute_100,code=compute_100)
+  file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.cu)
+  file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
+  set(objects)
+  foreach(kernel IN LISTS kernels)
+    get_filename_component(name ${kernel} NAME_WE)
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/cuda/${name}.o)
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/cuda
+      COMMAND ${TESSERA_NVCC} -std=c++20 -O3 --extended-lambda --expt-relaxed-constexpr -fmad=false -Xcompiler=-fPIC
+              ${codes} -I${PROJECT_SOURCE_DIR} -c ${kernel} -o ${object}
+      DEPENDS ${kernel} ${headers} ${PROJECT_SOURCE_DIR}/tessera/ops/rules.inc
+      COMMENT "Compiling CUDA kernels: ${name}.cu" VERBATIM)
+    list(APPEND objects ${object})
+  endforeach()
+  get_filename_component(nvcc ${TESSERA_NVCC} REALPATH)
+  get_filename_component(toolkit ${nvcc}/../.. ABSOLUTE)
+  add_library(tessera_cuda MODULE EXCLUDE_FROM_ALL ${folder}/backend.cpp ${folder}/plugin.cpp ${objects})
+  target_include_directories(tessera_cuda PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(tessera_cuda PRIVATE tessera Libtorch::cpu fmt::fmt -L${toolkit}/lib64 cudart)
+  set_target_properties(tessera_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+endfunction()
