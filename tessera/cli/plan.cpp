@@ -29,7 +29,6 @@
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/train_config.h"
-#include "tessera/planner/travel.h"
 #include "tessera/planner/validate.h"
 #include "tessera/report/estimators.h"
 #include "tessera/tasks/task.h"

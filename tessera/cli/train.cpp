@@ -45,7 +45,6 @@
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
-#include "tessera/planner/travel.h"
 
 namespace tessera::cli {
 namespace {

@@ -23,7 +23,7 @@ class ElementwiseUpdate final : public UpdateStrategy {
   UpdateContext context_;
 };
 
-const bool kRegistered = register_update(UpdateKind::Elementwise, ElementwiseUpdate::make);
+const bool kRegistered = register_update(UpdateKind::Elementwise, ElementwiseUpdate::make, nullptr);
 
 }  // namespace
 }  // namespace tessera::parallel

@@ -142,10 +142,11 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world, const Fla
   if (here.empty()) return -1;
   const GroupRanks ranks = ranks_of(world, plan.axes);
   FlatLayout layout = plan.layout(ranks.fold->size());
-  const WeightStrategy make = weight_strategies().get(plan.strategy(options_, ranks.fold->size()));
+  const WeightStrategy& strategy =
+      weight_strategies().get(plan.strategy(options_, ranks.fold->size()));
   std::unique_ptr<WorkingWeights> weights =
       lent != nullptr ? lent->weights->borrowed()
-                      : make({world, ranks, layout, options_.working, options_.packing});
+                      : strategy.make({world, ranks, layout, options_.working, options_.packing});
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
                      plan.trainable,

@@ -7,38 +7,60 @@
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/parallel/param_facts.h"
+#include "tessera/parallel/planned_buffers.h"
 
 namespace tessera::parallel {
 namespace {
 
-std::map<UpdateKind, UpdateFactory>& factories() {
-  static std::map<UpdateKind, UpdateFactory> instance;
+struct Entry {
+  UpdateFactory make;
+  UpdateBytes bytes;
+};
+
+std::map<UpdateKind, Entry>& entries() {
+  static std::map<UpdateKind, Entry> instance;
   return instance;
+}
+
+const Entry& entry_of(UpdateKind kind) {
+  const auto found = entries().find(kind);
+  TESSERA_ASSERT(found != entries().end());
+  return found->second;
+}
+
+bool elementwise(const optim::Rule& rule, const FlatLayout& layout) {
+  return std::ranges::all_of(layout.segments(), [&](const Segment& segment) {
+    return rule.scope(facts_of(segment)) == optim::Scope::Elementwise;
+  });
 }
 
 }  // namespace
 
 UpdateKind update_kind(const optim::Rule& rule, ModelInstance& model) {
   if (rule.compressed() != nullptr) return UpdateKind::Compressed;
-  for (const FlatGroup& group : model.groups()) {
-    const auto segments = group.layout.segments();
-    const bool elementwise =
-        std::all_of(segments.begin(), segments.end(), [&](const Segment& segment) {
-          return rule.scope(facts_of(segment)) == optim::Scope::Elementwise;
-        });
-    if (group.trainable && !elementwise) return UpdateKind::WholeParameter;
-  }
-  return UpdateKind::Elementwise;
+  const bool simple = std::ranges::all_of(model.groups(), [&](const FlatGroup& group) {
+    return !group.trainable || elementwise(rule, group.layout);
+  });
+  return simple ? UpdateKind::Elementwise : UpdateKind::WholeParameter;
 }
 
-bool register_update(UpdateKind kind, UpdateFactory factory) {
-  return factories().emplace(kind, factory).second;
+bool register_update(UpdateKind kind, UpdateFactory factory, UpdateBytes bytes) {
+  return entries().emplace(kind, Entry{factory, bytes}).second;
 }
 
 std::unique_ptr<UpdateStrategy> make_update(const UpdateContext& context) {
-  const auto found = factories().find(update_kind(context.rule, context.model));
-  TESSERA_ASSERT(found != factories().end());
-  return found->second(context);
+  return entry_of(update_kind(context.rule, context.model)).make(context);
+}
+
+std::int64_t update_bytes(const PlannedStage& stage, const optim::Rule& rule) {
+  const bool simple = std::ranges::all_of(stage.buffers, [&](const PlannedBuffer& buffer) {
+    return !buffer.group.trainable || elementwise(rule, buffer.layout);
+  });
+  const UpdateKind kind = rule.compressed() != nullptr ? UpdateKind::Compressed
+                          : simple                     ? UpdateKind::Elementwise
+                                                       : UpdateKind::WholeParameter;
+  const UpdateBytes bytes = entry_of(kind).bytes;
+  return bytes == nullptr ? 0 : bytes(stage, rule);
 }
 
 at::Tensor gradient_of_shard(const UpdateContext& context,

@@ -16,6 +16,8 @@
 
 namespace tessera::parallel {
 
+struct PlannedStage;
+
 /// The objects that a strategy works on. World, model and rule outlive it.
 struct UpdateContext {
   comm::World& world;
@@ -55,9 +57,15 @@ enum class UpdateKind : std::uint8_t { Elementwise, WholeParameter, Compressed }
 UpdateKind update_kind(const optim::Rule& rule, ModelInstance& model);
 
 using UpdateFactory = std::unique_ptr<UpdateStrategy> (*)(const UpdateContext&);
-/// Registers the strategy of a kind; called once per kind from a static object. Returns true.
-bool register_update(UpdateKind kind, UpdateFactory factory);
+/// Returns the bytes of a rank of the stage that the strategy needs in addition to masters and
+/// states in the ShardStore. Pure.
+using UpdateBytes = std::int64_t (*)(const PlannedStage& stage, const optim::Rule& rule);
+/// Registers the strategy of a kind; called once per kind from a static object. `bytes`: nullptr
+/// for a strategy that needs nothing. Returns true.
+bool register_update(UpdateKind kind, UpdateFactory factory, UpdateBytes bytes);
 std::unique_ptr<UpdateStrategy> make_update(const UpdateContext& context);
+/// The bytes of the strategy that make_update() will choose.
+std::int64_t update_bytes(const PlannedStage& stage, const optim::Rule& rule);
 
 /// This rank's part of a group's gradient, for the elements of the group's shard.
 at::Tensor gradient_of_shard(const UpdateContext& context,

@@ -34,7 +34,8 @@ class WholeParameterUpdate final : public UpdateStrategy {
   WholeTensors wholes_;
 };
 
-const bool kRegistered = register_update(UpdateKind::WholeParameter, WholeParameterUpdate::make);
+const bool kRegistered =
+    register_update(UpdateKind::WholeParameter, WholeParameterUpdate::make, WholeTensors::bytes);
 
 }  // namespace
 }  // namespace tessera::parallel

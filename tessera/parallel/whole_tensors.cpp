@@ -13,6 +13,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/parallel/assembled.h"
 #include "tessera/parallel/param_facts.h"
+#include "tessera/parallel/planned_buffers.h"
 
 namespace tessera::parallel {
 namespace {
@@ -66,6 +67,29 @@ std::vector<int> balanced_owners(std::span<const double> costs, int ranks) {
     *least += costs[i];
   }
   return owners;
+}
+
+std::int64_t WholeTensors::bytes(const PlannedStage& stage, const optim::Rule& rule) {
+  struct Directions {
+    std::int64_t numel = 0, largest = 0;
+  };
+  std::map<std::int64_t, Directions> by_shards;  // the ranks among which they are spread
+  for (const PlannedBuffer& buffer : stage.buffers) {
+    for (const Segment& segment : buffer.layout.segments()) {
+      if (!buffer.group.trainable || rule.scope(facts_of(segment)) != optim::Scope::WholeTensor)
+        continue;
+      Directions& directions = by_shards[stage.zero_stage >= 1 ? buffer.ranks.fold : 1];
+      directions.numel += segment.numel;
+      directions.largest = std::max(directions.largest, segment.numel);
+    }
+  }
+  std::int64_t out = 0;
+  for (const auto& [shards, directions] : by_shards) {
+    const std::int64_t mine = 4 * directions.numel / shards;
+    out += mine;
+    if (shards > 1) out += mine / shards * (shards - 1) + 4 * directions.largest;
+  }
+  return out;
 }
 
 WholeTensors::WholeTensors(const UpdateContext& context) : context_(context) {

@@ -5,6 +5,10 @@
 
 namespace tessera::parallel {
 
+std::int64_t WorkingWeights::bytes(const WeightSizes& sizes) {
+  return sizes.layout.numel() * static_cast<std::int64_t>(size_of(sizes.dtype));
+}
+
 void WorkingWeights::forget() {
   TESSERA_ASSERT(!comes_and_goes());
   whole_ = own_ = at::Tensor();

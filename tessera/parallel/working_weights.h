@@ -5,6 +5,7 @@
 // parameter models".
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
@@ -18,11 +19,16 @@
 
 namespace tessera::parallel {
 
+struct WeightSizes;
+
 /// Used only on the rank's own thread. post() and written() are collective over the ranks of the
 /// buffer. Memory: see the file of the strategy.
 class WorkingWeights {
  public:
   virtual ~WorkingWeights() = default;
+  /// See WeightStrategy: of strategies that keep all weights in memory.
+  static std::int64_t bytes(const WeightSizes& sizes);
+  static std::int64_t gathered_bytes(std::int64_t /*numel*/, DType /*dtype*/) { return 0; }
   WorkingWeights& operator=(const WorkingWeights&) = delete;
 
   [[nodiscard]] DType dtype() const { return dtype_; }
@@ -82,18 +88,36 @@ struct WeightPlace {
   PackingOptions packing = {};  ///< for weights in fewer bits
 };
 
-/// Creates weights that are zero. Throws Error{Memory} from the transport, and Error{Unsupported}
-/// if the strategy does not work on the world's device.
-using WeightStrategy = std::unique_ptr<WorkingWeights> (*)(const WeightPlace& place);
+/// The sizes from which a strategy computes its memory, without a world.
+struct WeightSizes {
+  const FlatLayout& layout;
+  int inner = 1;  ///< number of ranks along GroupAxes::inner
+  DType dtype = DType::F32;
+  PackingOptions packing = {};
+};
+
+/// The functions that a strategy registers.
+struct WeightStrategy {
+  /// Creates weights that are zero. Throws Error{Memory} from the transport, and Error{Unsupported}
+  /// if the strategy does not work on the world's device.
+  std::unique_ptr<WorkingWeights> (*make)(const WeightPlace& place);
+  /// The bytes of a rank, on the first rank, while the weights are not gathered. Pure.
+  std::int64_t (*bytes)(const WeightSizes& sizes);
+  /// The bytes of `numel` elements while they are gathered, if the weights come and go; else 0.
+  std::int64_t (*gathered_bytes)(std::int64_t numel, DType dtype);
+};
 Registry<WeightStrategy>& weight_strategies();
-/// Registers the class of a strategy, which is constructed from a WeightPlace.
-#define TESSERA_WEIGHTS(name, Class)                                    \
-  [[maybe_unused]] const bool TESSERA_UNIQUE(kWeights) =                \
-      ::tessera::parallel::weight_strategies().add(                     \
-          name,                                                         \
-          [](const ::tessera::parallel::WeightPlace& place)             \
-              -> std::unique_ptr<::tessera::parallel::WorkingWeights> { \
-            return std::make_unique<Class>(place);                      \
-          })
+/// Registers the class of a strategy, which is constructed from a WeightPlace and has the static
+/// functions `bytes` and `gathered_bytes`.
+#define TESSERA_WEIGHTS(name, Class)                                     \
+  [[maybe_unused]] const bool TESSERA_UNIQUE(kWeights) =                 \
+      ::tessera::parallel::weight_strategies().add(                      \
+          name,                                                          \
+          {.make = [](const ::tessera::parallel::WeightPlace& place)     \
+               -> std::unique_ptr<::tessera::parallel::WorkingWeights> { \
+             return std::make_unique<Class>(place);                      \
+           },                                                            \
+           .bytes = &Class::bytes,                                       \
+           .gathered_bytes = &Class::gathered_bytes})
 
 }  // namespace tessera::parallel

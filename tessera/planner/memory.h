@@ -13,7 +13,7 @@ namespace tessera::planner {
 /// The memory that a rank needs besides its plan's model.
 struct Needs {
   std::int64_t beside = 0;     ///< bytes for other models and caches
-  std::int64_t traveling = 0;  ///< bytes of buffers between hosts (travel.h)
+  std::int64_t traveling = 0;  ///< bytes of buffers between hosts (travel_bytes())
 };
 
 /// Share of the free memory that a plan may use; the rest is a reserve for fluctuations.
@@ -22,10 +22,11 @@ inline constexpr double kUsableMemory = 0.95;
 /// Base memory of a process: libraries' own data, file buffers, stacks.
 inline constexpr std::int64_t kProcessBytes = std::int64_t{48} << 20;
 
-/// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are those
-/// of the flat buffers of a run; activations are measured by running the model's blocks on meta
-/// tensors, plus a few percent; other is the base memory of a process, a teacher and
-/// Needs. Copies are in a process of their own on the host of the rank.
+/// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are what
+/// the parts of parallel/ answer for the flat buffers of a run (weight_bytes.h, gradient_bytes.h,
+/// state_bytes.h); activations are measured by running the model's blocks on meta tensors, plus a
+/// few percent; other is the base memory of a process, a teacher and Needs. Copies are in a process
+/// of their own on the host of the rank.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   std::int64_t copies = 0;  ///< copy_bytes()
@@ -54,6 +55,10 @@ void check_offload_folder(const Plan& plan, std::vector<std::string>& notes);
 /// Throws Error{Io} if the disk of that folder is too small for `ranks` ranks. While a save is
 /// written in the background, the disk has the values of its step and those of later updates.
 void check_offload_space(const Plan& plan, int ranks);
+
+/// Bytes that the transport of a rank allocates for gradients and weights if there are `host_ranks`
+/// ranks on each host, on the stage that needs most.
+std::int64_t travel_bytes(const Plan& plan, int host_ranks);
 
 /// Bytes of one checkpoint: fp32 master weights and optimizer state.
 std::int64_t checkpoint_bytes(const Plan& plan);

@@ -8,7 +8,6 @@
 
 #include "tessera/planner/run_plan.h"
 #include "tessera/planner/stage_advice.h"
-#include "tessera/planner/travel.h"
 
 namespace tessera::planner {
 

@@ -15,7 +15,7 @@
 #include "rlhf/support.h"
 #include <gtest/gtest.h>
 
-#include "tessera/planner/travel.h"
+#include "tessera/planner/memory.h"
 
 namespace tessera::test {
 namespace {

@@ -54,7 +54,7 @@ std::unique_ptr<WorkingWeights> make(const std::string& strategy,
                                      comm::World& world,
                                      const FlatLayout& layout,
                                      DType dtype) {
-  return weight_strategies().get(strategy)(
+  return weight_strategies().get(strategy).make(
       {world, ranks_of(world, dense_axes()), layout, dtype, {.packing = Packing::Int8}});
 }
 

@@ -14,6 +14,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/parallel/param_facts.h"
+#include "tessera/parallel/planned_buffers.h"
 
 namespace tessera::parallel {
 namespace {
@@ -47,6 +48,27 @@ double square_sum(const at::Tensor& x) {
 }
 
 }  // namespace
+
+std::int64_t CompressedState::bytes(const PlannedStage& stage, const optim::Rule& rule) {
+  // Of each element: the whole vector instead of a shard of state[0], the error feedback and the
+  // messages of CompressedReduce, and separate masters.
+  const bool local = rule.compressed()->local_weights();
+  const bool several = !stage.buffers.empty() && stage.buffers.front().ranks.fold > 1;
+  std::int64_t out = 0, largest = 0;
+  for (const PlannedBuffer& buffer : stage.buffers) {
+    if (!buffer.group.trainable) continue;
+    const double n = buffer.ranks.fold;
+    double each = local && stage.working == DType::F32 ? 4 : 0;
+    if (stage.zero_stage > 0) each += 4 - 4 / n;
+    if (several) each += 4 + 4 / n + 3.0 / 8;
+    out += static_cast<std::int64_t>(each * static_cast<double>(buffer.layout.numel()));
+    for (const Segment& segment : buffer.layout.segments())
+      largest = std::max(largest, segment.numel);
+  }
+  // Momenta are completed one tensor after the other, with a buffer of the same size.
+  if (stage.zero_stage >= 1 && several) out += 8 * largest;
+  return out;
+}
 
 CompressedState::CompressedState(comm::World& world,
                                  ModelInstance& model,

@@ -18,6 +18,8 @@
 
 namespace tessera::parallel {
 
+struct PlannedStage;
+
 /// Memory: 4 bytes per parameter element for the vectors, and the memory of CompressedReduce if
 /// there are several ranks. A single rank compresses nothing. Used only on the rank's own thread.
 class CompressedState {
@@ -34,6 +36,8 @@ class CompressedState {
 
   /// World, model and rule must outlive this.
   CompressedState(comm::World& world, ModelInstance& model, const optim::CompressedRule& rule);
+  /// Also of the masters that ranks keep where their weights differ; see UpdateBytes.
+  static std::int64_t bytes(const PlannedStage& stage, const optim::Rule& rule);
 
   [[nodiscard]] const optim::CompressedRule& rule() const { return rule_; }
   [[nodiscard]] std::vector<Tensor>& tensors() { return tensors_; }

@@ -287,7 +287,8 @@ void CompressedUpdate::measure(ShardStore& store, const optim::UpdateScalars& sc
   }
 }
 
-const bool kRegistered = register_update(UpdateKind::Compressed, CompressedUpdate::make);
+const bool kRegistered =
+    register_update(UpdateKind::Compressed, CompressedUpdate::make, CompressedState::bytes);
 
 }  // namespace
 }  // namespace tessera::parallel

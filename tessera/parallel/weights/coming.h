@@ -13,6 +13,9 @@ namespace tessera::parallel {
 /// because the storage object is always the same.
 class ComingWeights : public WorkingWeights {
  public:
+  static std::int64_t gathered_bytes(std::int64_t numel, DType dtype) {
+    return numel * static_cast<std::int64_t>(size_of(dtype));
+  }
   [[nodiscard]] bool comes_and_goes() const override { return true; }
   [[nodiscard]] bool gathered() const override { return gathered_; }
   void post() final;

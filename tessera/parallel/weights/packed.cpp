@@ -22,6 +22,9 @@ class Packed final : public ComingWeights {
     packed_ = std::make_unique<PackedWeights>(place.layout, place.packing);
   }
 
+  static std::int64_t bytes(const WeightSizes& sizes) {
+    return packed_bytes(sizes.layout, sizes.packing);
+  }
   [[nodiscard]] PackedWeights* packed() const override { return packed_.get(); }
   void wait() override { post(); }
   void begin_write() override { release(); }

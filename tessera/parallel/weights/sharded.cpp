@@ -41,6 +41,10 @@ ShardedWeights::ShardedWeights(const ShardedWeights& lender)
       part_(lender.part_),
       kept_(lender.kept_) {}
 
+std::int64_t ShardedWeights::bytes(const WeightSizes& sizes) {
+  return sizes.layout.numel() * static_cast<std::int64_t>(size_of(sizes.dtype)) / sizes.inner;
+}
+
 std::unique_ptr<WorkingWeights> ShardedWeights::borrowed() const {
   return std::unique_ptr<WorkingWeights>(new ShardedWeights(*this));
 }

@@ -18,6 +18,7 @@ namespace tessera::parallel {
 class ShardedWeights : public ComingWeights {
  public:
   explicit ShardedWeights(const WeightPlace& place);
+  static std::int64_t bytes(const WeightSizes& sizes);
 
   void wait() override;
   void begin_write() override;

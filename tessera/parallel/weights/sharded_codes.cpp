@@ -21,6 +21,13 @@ namespace {
 class ShardedCodes final : public ShardedWeights {
  public:
   explicit ShardedCodes(const WeightPlace& place);
+  static std::int64_t bytes(const WeightSizes& sizes) {
+    return sizes.layout.shard_numel() * static_cast<std::int64_t>(size_of(sizes.dtype)) +
+           byte_codes(sizes.layout.numel()) / sizes.inner;
+  }
+  static std::int64_t gathered_bytes(std::int64_t numel, DType dtype) {
+    return ShardedWeights::gathered_bytes(numel, dtype) + byte_codes(numel);
+  }
 
   void wait() override;
   void written() override;

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/gradient_bytes.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "tessera/parallel/layout.h"
+#include "tessera/parallel/reduction_options.h"
+#include "tessera/parallel/row_exchange.h"
+
+namespace tessera::parallel {
+namespace {
+
+// The table of a buffer that has one of its own; nullptr for other buffers.
+const ParamInfo* table_of(const PlannedBuffer& buffer, const Layout& layout) {
+  for (const Segment& segment : buffer.layout.segments()) {
+    const ParamInfo& info = *segment.info;
+    if (info.role == Role::TokenTable && (info.tied || layout.sparse_rows)) return &info;
+  }
+  return nullptr;
+}
+
+// Number of rows for which a rank has memory if a table's gradient consists of rows: its own rows,
+// which may all differ, the sums over all ranks, which one rank may own, and message buffers. 0 if
+// there are too many for it. Buffers that grow may be twice as large.
+std::int64_t rows_kept(const PlannedBuffer& buffer,
+                       std::int64_t table_rows,
+                       const Layout& layout,
+                       std::int64_t tokens) {
+  constexpr std::int64_t kShare = TablePlace::kShare;
+  const std::int64_t n = buffer.ranks.fold;
+  const bool wide = layout.sums == DType::F32 && layout.sent == DType::F32;
+  const bool asked = buffer.uses() > 1 || (layout.sparse_rows && n > 1);
+  const std::int64_t own =
+      layout.reduction_options().locally() ? layout.accumulation * tokens : tokens;
+  if (!wide || !asked || n * own * kShare > table_rows) return 0;
+  const std::int64_t owned = table_rows / n, sums = n * layout.accumulation * tokens;
+  const std::int64_t in_sums = sums * kShare > owned ? owned : 2 * sums;
+  return 2 * own + in_sums + (n > 1 ? 2 * n * own : 0);
+}
+
+// The gradients of one size that are summed over the same ranks share buffers.
+struct Pool {
+  GroupSizes ranks;
+  int uses = 0;
+};
+
+}  // namespace
+
+GradientBytes gradient_bytes(const PlannedStage& stage, const Layout& layout, std::int64_t tokens) {
+  const ReductionOptions reduction = layout.reduction_options();
+  const auto value = static_cast<std::int64_t>(size_of(layout.sums));
+  GradientBytes out;
+  // While ranks sum their own gradients, these are whole on every rank, and live in buffers of
+  // their own.
+  bool sums_own = false;
+  std::map<std::pair<std::uint16_t, std::int64_t>, Pool> pools;
+  for (const PlannedBuffer& buffer : stage.buffers) {
+    if (!buffer.group.trainable) continue;
+    const std::int64_t numel = buffer.layout.numel();
+    const bool local = reduction.locally() && buffer.ranks.inputs() > 1;
+    sums_own = sums_own || local;
+    const std::int64_t bytes = sum_bytes(reduction, buffer.ranks.fold, numel, buffer.ranks.slices);
+    const ParamInfo* const table = table_of(buffer, layout);
+    const std::int64_t rows =
+        table == nullptr ? 0 : rows_kept(buffer, table->shape.front(), layout, tokens);
+    // Of the uses of a tied table, that of the embedding needs only its few rows.
+    const bool instead = rows > 0 && buffer.uses() > 1 && !local;
+    out.sums += (instead ? buffer.uses() - 1 : buffer.uses()) * bytes;
+    if (rows > 0) out.rows += rows * (table->local_numel() / table->shape.front()) * value;
+    out.largest_sum = std::max(out.largest_sum, bytes);
+    if (reduction.keeps_residuals(buffer.ranks.fold)) out.residuals += 2 * buffer.uses() * numel;
+    Pool& pool = pools[{buffer.group.axes.fold.bits(), numel}];
+    pool.ranks = buffer.ranks;
+    pool.uses += buffer.uses();
+  }
+  for (const auto& [key, pool] : pools) {
+    const std::int64_t numel = key.second;
+    const int fold = pool.ranks.fold, slices = pool.ranks.slices;
+    out.in_flight +=
+        in_flight(reduction, fold, numel, pool.uses, slices).bytes(reduction, fold, numel, slices);
+  }
+  out.reuse_activations = layout.accumulation == 1 && !sums_own;
+  return out;
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of the gradients of a stage: their sums, and what travels (gradient_reduction.h).
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/parallel/planned_buffers.h"
+
+namespace tessera::parallel {
+
+/// Bytes of a rank.
+struct GradientBytes {
+  std::int64_t sums = 0;       ///< of whole gradients
+  std::int64_t rows = 0;       ///< of gradients of tables that are kept as rows
+  std::int64_t residuals = 0;  ///< SentResiduals
+  std::int64_t in_flight = 0;
+  std::int64_t largest_sum = 0;  ///< of `sums`, that of the largest gradient
+  /// True if sums take the memory of activations that backward has freed: no gradient is older
+  /// than the activations of its step.
+  bool reuse_activations = false;
+  [[nodiscard]] std::int64_t total() const { return sums + rows + residuals + in_flight; }
+};
+/// For a rank of the stage. `tokens`: of a micro-batch. Pure.
+GradientBytes gradient_bytes(const PlannedStage& stage, const Layout& layout, std::int64_t tokens);
+
+}  // namespace tessera::parallel

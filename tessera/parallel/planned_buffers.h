@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flat buffers of a stage before there are ranks: what every part of a training needs to say
+// how many bytes it will allocate for them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/base/dtype.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/nn/block.h"
+#include "tessera/parallel/flat_group_plan.h"
+#include "tessera/parallel/group_axes.h"
+#include "tessera/parallel/parameter_rules.h"
+#include "tessera/tensor/flat_buffer.h"
+
+namespace tessera::parallel {
+
+struct Layout;
+
+/// The numbers of ranks in the groups of a buffer; see GroupRanks.
+struct GroupSizes {
+  int fold = 1, inner = 1, copies = 1, slices = 1;
+  /// See GroupRanks::inputs().
+  [[nodiscard]] int inputs() const { return fold * slices; }
+};
+GroupSizes sizes_of(const mesh::Mesh& mesh, const GroupAxes& axes);
+
+/// A flat buffer as it will be on the first rank of its fold, which has the least padding.
+struct PlannedBuffer {
+  FlatGroupPlan group;
+  FlatLayout layout;
+  GroupSizes ranks;
+  OwnedRange owned;         ///< the part that the rank updates
+  std::vector<int> blocks;  ///< the blocks of the stage that use it, counted from its first block
+  [[nodiscard]] int uses() const { return static_cast<int>(blocks.size()); }
+};
+
+struct PlannedStage {
+  std::vector<PlannedBuffer> buffers;
+  int blocks = 0;      ///< number of blocks on the stage
+  int zero_stage = 0;  ///< see Layout
+  DType working = DType::F32;
+};
+/// Returns the buffers of a stage of the pipeline. Pure. Cost: every block of the model is made
+/// once, without memory for its parameters.
+PlannedStage plan_stage(const nn::Model& model,
+                        const Layout& layout,
+                        const ParameterRules& rules,
+                        int stage);
+
+}  // namespace tessera::parallel

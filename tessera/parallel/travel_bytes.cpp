@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/travel_bytes.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "tessera/comm/transports/host_column.h"
+#include "tessera/comm/transports/travel_memory.h"
+#include "tessera/mesh/host_layout.h"
+#include "tessera/parallel/byte_codes.h"
+#include "tessera/parallel/layout.h"
+
+namespace tessera::parallel {
+namespace {
+
+using comm::GroupPlace;
+
+/// The number of groups with members on several hosts, an estimate: all ranks, and those of data
+/// parallelism.
+constexpr int kGroups = 4;
+/// Bytes of norms, counts of labels, and rows of tables, an estimate that fits small models.
+constexpr std::size_t kSmallInputs = std::size_t{256} << 10;
+
+/// The place of `size` neighbouring members of a group with `locals` members on each host.
+GroupPlace place_of(int size, int locals) {
+  const int inside = std::min(size, locals);
+  return {size / inside, inside};
+}
+
+std::size_t bytes_of(std::int64_t numel, DType dtype) {
+  return static_cast<std::size_t>(numel) * size_of(dtype);
+}
+
+/// Bytes for one reduction of `numel` gradients.
+std::size_t reduction(const ReductionOptions& options, GroupPlace place, std::int64_t numel) {
+  if (options.narrow())
+    return comm::memory_of_all_to_all(place, bytes_of(options.sent(numel), options.comm_dtype));
+  const std::size_t bytes = bytes_of(numel, options.accumulate);
+  const auto of = [&](comm::Write write) {
+    return comm::memory_of_reduce_scatter(place, options.accumulate, bytes, write);
+  };
+  const bool adds = options.mode == Reduction::Each && options.max_micros > 1;
+  if (!adds) return of(comm::Write::Store);
+  // The first gradient of a step is stored, and the others are added. If only one of the two is a
+  // sum that goes from host to host, they use different memory.
+  comm::HostColumn column;
+  column.locals = place.locals;
+  column.ranks.resize(static_cast<std::size_t>(place.hosts));
+  const auto chained = [&](comm::Write write) {
+    return comm::chain_reduce_scatter(column, options.accumulate, bytes, write);
+  };
+  const std::size_t stored = of(comm::Write::Store), added = of(comm::Write::Accumulate);
+  return chained(comm::Write::Store) == chained(comm::Write::Accumulate) ? std::max(stored, added)
+                                                                         : stored + added;
+}
+
+/// The ranks of a buffer's groups on the hosts.
+struct Places {
+  GroupPlace fold, inner, copies;
+};
+
+/// Neighbours of a group of `group` ranks on a host with `locals` neighbours of data parallelism:
+/// the ranks of an expert's group have other ranks of data parallelism between them.
+Places places_of(const GroupSizes& ranks, const Layout& layout, int locals) {
+  const int apart = layout.data_ranks / ranks.fold;
+  const int here = std::max(1, locals / apart), inner = std::min(ranks.inner, layout.shard_ranks);
+  return {.fold = place_of(ranks.fold, here),
+          .inner = place_of(inner, here),
+          .copies = place_of(ranks.copies, std::max(1, here / inner))};
+}
+
+/// Gradients of one size that are summed over the same ranks.
+struct Pool {
+  Places places;
+  GroupSizes ranks;
+  int uses = 0;
+};
+
+}  // namespace
+
+std::int64_t travel_bytes(const PlannedStage& stage,
+                          const Layout& layout,
+                          int host_ranks,
+                          std::int64_t gathered) {
+  if (host_ranks >= layout.ranks()) return 0;
+  const int locals = mesh::group_of_host(layout.mesh(), host_ranks);
+  const GroupPlace all = place_of(layout.data_ranks, locals);
+  if (all.hosts == 1) return 0;
+  std::size_t bytes = kGroups * comm::memory_of_posts(all) + kSmallInputs;
+  // Stage 0 gathers the sums of gradients, the others the weights that an update has changed.
+  const DType updated = layout.zero_stage == 0 ? layout.sums : layout.working;
+  std::map<std::pair<std::uint16_t, std::int64_t>, Pool> pools;
+  for (const PlannedBuffer& buffer : stage.buffers) {
+    if (!buffer.group.trainable) continue;
+    const std::int64_t numel = buffer.layout.numel();
+    const Places places = places_of(buffer.ranks, layout, locals);
+    Pool& pool = pools[{buffer.group.axes.fold.bits(), numel}];
+    pool.places = places;
+    pool.ranks = buffer.ranks;
+    pool.uses += buffer.uses();
+    bytes += buffer.group.residency == Residency::Sharded
+                 ? comm::memory_of_all_gather(places.copies,
+                                              bytes_of(numel / buffer.ranks.inner, layout.working))
+                 : comm::memory_of_all_gather(places.fold, bytes_of(numel, updated));
+  }
+  const ReductionOptions options = layout.reduction_options();
+  for (const auto& [key, pool] : pools) {
+    const std::int64_t numel = key.second;
+    const int slices = pool.ranks.slices;
+    const int most =
+        options.locally()
+            ? pool.uses
+            : std::min(pool.uses,
+                       in_flight(options, pool.ranks.fold, numel, pool.uses, slices).buffers);
+    bytes += static_cast<std::size_t>(most * slices) * reduction(options, pool.places.fold, numel);
+  }
+  // The memory of gathers of another size is kept for a while.
+  const GroupPlace shards = place_of(layout.shard_ranks, locals);
+  bytes += comm::memory_of_all_gather(shards, bytes_of(gathered, layout.working));
+  for (const auto& [key, pool] : pools) {
+    if (layout.zero_stage == 3)
+      bytes += comm::memory_of_all_gather(pool.places.inner, bytes_of(key.second, layout.working));
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace tessera::parallel

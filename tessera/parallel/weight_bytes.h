@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of the working weights of a stage: at rest, as their strategies keep them
+// (working_weights.h), and gathered, in the order of gather_order.h.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/parallel/packed_weights.h"
+#include "tessera/parallel/planned_buffers.h"
+
+namespace tessera::parallel {
+
+struct WeightBytes {
+  std::int64_t resting = 0;   ///< while nothing is gathered
+  std::int64_t gathered = 0;  ///< at most, in addition, for `elements`
+  std::int64_t elements = 0;  ///< the highest number of gathered elements in a step
+};
+/// For a rank of the stage. Pure.
+WeightBytes weight_bytes(const PlannedStage& stage,
+                         const Layout& layout,
+                         const PackingOptions& packing);
+
+}  // namespace tessera::parallel
