@@ -38,8 +38,8 @@
 #include "tessera/planner/plan.h"
 #include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/stages.h"
 #include "tessera/planner/with_data.h"
+#include "tessera/report/stage_lines.h"
 
 // Legend: B batch, H height, W width, C channels, K pixels of a window's side, F features.
 namespace {
@@ -290,7 +290,7 @@ int train(const Options& options) {
   return engine::run_ranks(plan, report, [&](comm::World& world) {
     const auto engine = engine::initialize(plan, world, pictures);
     for (const std::string& line :
-         planner::build_lines(plan.layout(), plan.model().resolved.model, world.rank()))
+         report::build_lines(plan.layout(), plan.model().resolved.model, world.rank()))
       std::printf("%s\n", line.c_str());
     std::fflush(stdout);
     engine::Trainer trainer(*engine);

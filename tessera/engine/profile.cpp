@@ -21,12 +21,12 @@
 #include "tessera/parallel/block_errors.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/pipeline/partition.h"
+#include "tessera/parallel/pipeline/placement.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/stages.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/init.h"
 

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/optim/make_rule.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
@@ -83,7 +84,7 @@ bool derive_stage_alone(json::Value& resolved) {
 
 Promise promise_of(const planner::Plan& plan) {
   TESSERA_REQUIRE(
-      plan.layout().data_ranks == 1 || !planner::exchange_needs(plan.recipe().optimizer).compressed,
+      plan.layout().data_ranks == 1 || !optim::exchange_needs(plan.recipe().optimizer).compressed,
       Unsupported,
       fmt::format("{} promises nothing against one rank: what its ranks compress depends on how "
                   "many there are",
@@ -123,7 +124,7 @@ json::Value on_one_rank(const planner::Plan& plan) {
   }
   // If a rank first sums several micro-batches itself, stage 0 does so in place.
   const bool in_place = sums_first(plan) && plan.layout().reduction_options().locally();
-  if (!in_place && !planner::exchange_needs(plan.recipe().optimizer).compressed)
+  if (!in_place && !optim::exchange_needs(plan.recipe().optimizer).compressed)
     out["gradient_reduction"] = json::Value::string("each");
   return out;
 }

@@ -17,6 +17,7 @@
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/ops/activation.h"
+#include "tessera/optim/make_rule.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/planner/course.h"
@@ -261,7 +262,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   if (ranks == nullptr) ranks = meta.extra.find("ranks");
   if (ranks != nullptr &&
       ranks->as_integer().value_or(plan.layout().data_ranks) != plan.layout().data_ranks &&
-      planner::exchange_needs(plan.recipe().optimizer).compressed) {
+      optim::exchange_needs(plan.recipe().optimizer).compressed) {
     accepted.push_back(fmt::format(
         "{} data-parallel ranks -> {}: {}",
         *ranks->as_integer(),

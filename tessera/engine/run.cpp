@@ -43,7 +43,7 @@
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
-#include "tessera/planner/stages.h"
+#include "tessera/report/stage_lines.h"
 
 namespace tessera::engine {
 namespace {
@@ -153,7 +153,7 @@ int train_rank(const planner::PlacedPlan& plan,
   const planner::PlanWithData mine =
       with_measured_stages(plan, plan.memory(), world, *data->train, memory_of_ranks(plan, world));
   for (const std::string& line :
-       planner::build_lines(mine.layout(), mine.model().resolved.model, world.rank()))
+       report::build_lines(mine.layout(), mine.model().resolved.model, world.rank()))
     log::info(line);
   // The first table has room for only a few.
   if (world.rank() == 0) log_notes(mine);

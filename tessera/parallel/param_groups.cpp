@@ -2,6 +2,7 @@
 #include "tessera/parallel/param_groups.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -189,6 +190,39 @@ std::function<bool(const std::string&)> frozen_by(std::vector<ParamGroup> groups
     const ParamGroup* group = group_of(groups, name);
     return group != nullptr && group->frozen;
   };
+}
+
+double weight_decay_of(const optim::Rule& rule, const std::vector<ParamGroup>& groups) {
+  double out = rule.base_weight_decay();
+  if (out != 0.0) return out;
+  for (const ParamGroup& group : groups)
+    out = std::max(out, group.weight_decay.value_or(0.0));
+  return out;
+}
+
+void check_group_rates(const optim::Rule& rule,
+                       const std::vector<ParamGroup>& groups,
+                       config::Problems& problems) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const ParamGroup& group = groups[i];
+    if (!group.lr || group.frozen) continue;
+    const std::string path = fmt::format("optimizer.groups[{}].lr", i);
+    if (rule.makes_lr()) {
+      problems.add(
+          group.place,
+          path,
+          "the optimizer makes its rate by itself, for all parameters",
+          "remove it, or give optimizer.params a lr (Adafactor: \"relative_step\": false)");
+    } else if (*group.lr > 0.0 && !std::isfinite(*group.lr / rule.base_lr())) {
+      problems.add(
+          group.place,
+          path,
+          fmt::format(
+              "{} is no multiple of optimizer.params.lr, which is {}", *group.lr, rule.base_lr()),
+          "set optimizer.params.lr above 0, and let the last group keep all others where "
+          "they are: {\"pattern\": \".\", \"frozen\": true}");
+    }
+  }
 }
 
 }  // namespace tessera::parallel

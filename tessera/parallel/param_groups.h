@@ -14,6 +14,10 @@
 #include "tessera/parallel/freezing.h"
 #include "tessera/text/tokenizers/pattern.h"
 
+namespace tessera::optim {
+class Rule;
+}
+
 namespace tessera::parallel {
 
 struct ParamGroup {
@@ -40,5 +44,14 @@ void check_param_groups(const std::vector<ParamGroup>& groups,
 /// Returns whether the parameter of that name is frozen for the whole training; empty if no group
 /// freezes any.
 std::function<bool(const std::string&)> frozen_by(std::vector<ParamGroup> groups);
+
+/// Reports rates of groups that the rule cannot apply: a group's rate is a multiple of the rate
+/// that the schedule changes.
+void check_group_rates(const optim::Rule& rule,
+                       const std::vector<ParamGroup>& groups,
+                       config::Problems& problems);
+/// The value that optimizer.weight_decay_schedule changes: the rule's weight decay or, if only
+/// groups have one, the largest of theirs.
+double weight_decay_of(const optim::Rule& rule, const std::vector<ParamGroup>& groups);
 
 }  // namespace tessera::parallel

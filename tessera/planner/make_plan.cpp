@@ -21,9 +21,14 @@
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/models/distillation.h"
 #include "tessera/models/model_source.h"
+#include "tessera/models/own_model.h"
 #include "tessera/models/presets.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/embedding_noise.h"
+#include "tessera/optim/make_rule.h"
+#include "tessera/parallel/bucket_notes.h"
+#include "tessera/parallel/pipeline/placement.h"
+#include "tessera/parallel/rank_product.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/derived_keys.h"
@@ -32,10 +37,8 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/plan_parts.h"
 #include "tessera/planner/precision.h"
-#include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/saved_classes.h"
-#include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/embedding_noise.h"
@@ -107,11 +110,11 @@ class Planner {
     settle_best(config_);
     if (sane_ranks) {
       const std::int64_t unit = config_.parallel.ranks_per_model();
-      const bool sized = sizes_are_known(problems_);
+      const bool sized = parallel::sizes_are_known(problems_);
       const bool divide = sized && draft_.ranks % unit == 0;
       layout_.data_ranks = divide ? static_cast<int>(draft_.ranks / unit) : 0;
       check_layout(config_, problems_, origins_);
-      complete_pipeline(config_.parallel.pipeline, problems_, origins_);
+      parallel::complete_pipeline(config_.parallel.pipeline, problems_, origins_);
       wrong_product_ = sized && !divide;
     }
     fix_layout();
@@ -152,7 +155,7 @@ class Planner {
       for (std::string& note : parallel::freezing_notes(model_.freezing))
         notes_.push_back(std::move(note));
     });
-    fill_width(config_.optimizer, model_.resolved);
+    optim::fill_width(config_.optimizer, model_.resolved.hidden_size);
     attempt("optimizer", [&] { check_rule(config_, model_, layout_.kept, problems_, origins_); });
     if (const parallel::TensorOptions& tensor = config_.parallel.tensor;
         tensor.layout() == parallel::TensorLayout::OneD && !model_.resolved.model.blocks.empty())
@@ -168,14 +171,15 @@ class Planner {
     check_hybrid_engine(draft_.written, data_, problems_);
     // This comes last, because it concerns the whole section, and the rules above check which of
     // their keys have problems.
-    if (wrong_product_) check_product(config_.parallel, draft_.ranks, problems_, origins_);
+    if (wrong_product_)
+      parallel::check_product(config_.parallel, draft_.ranks, problems_, origins_);
     attempt("scheduler", [&] { check_schedule(config_, recipe_, problems_, origins_); });
     check_auto(draft_.automatic, problems_);
     for (std::string& note : config_notes(config_, origins_))
       notes_.push_back(std::move(note));
     if (layout_.data_ranks > 0 && !model_.resolved.model.blocks.empty()) {
-      for (std::string& note :
-           bucket_notes(config_.zero_optimization, layout_, model_.resolved.model, origins_))
+      for (std::string& note : parallel::bucket_notes(
+               config_.zero_optimization, layout_, model_.resolved.model, origins_))
         notes_.push_back(std::move(note));
     }
     tasks::settle_sampling(config_.eval, model_.resolved.vocab_size, origins_);
@@ -206,7 +210,7 @@ class Planner {
     models::spell_out_family(spelled);
     tasks::spell_out_task(spelled);
     data::spell_out_sources(spelled);
-    const std::int64_t unit = ranks_per_model(spelled);
+    const std::int64_t unit = parallel::ranks_per_model(spelled);
     draft_.written = config::key_dialect().with_new_names(
         derived_.take(std::move(spelled), static_cast<int>(draft_.ranks / unit)), problems_);
     check_written(draft_.written, problems_);
@@ -285,7 +289,7 @@ class Planner {
     const bool block = origins_.given("zero_optimization");
     layout_.zero_stage = static_cast<int>(
         config.zero_optimization.stage.value_or(!block && layout_.data_ranks > 1 ? 1 : 0));
-    const ExchangeNeeds needs = exchange_needs(config.optimizer);
+    const optim::ExchangeNeeds needs = optim::exchange_needs(config.optimizer);
     if (needs.local_weights && layout_.zero_stage == 1) layout_.zero_stage = 0;
     if (needs.compressed) config.gradient_reduction = parallel::Reduction::Once;
     resolve_precision(config_, layout_, recipe_, notes_, problems_, origins_);
@@ -421,30 +425,6 @@ class Planner {
       tasks::check_answers(config.eval, *data_.task, config.data, problems_, origins_);
   }
 
-  // Describes the program's own model, as far as possible.
-  models::Resolved described(const nn::Model& model) {
-    if (origins_.given("model")) {
-      problems_.add(origins_.place("model"),
-                    "model",
-                    "the program brings a model of its own",
-                    "remove the section");
-    }
-    models::Resolved out;
-    out.model = model;
-    nn::declare_all(out.model);
-    out.tokenizer_size = out.vocab_size = data_.tokenizer->size();
-    out.num_layers = static_cast<std::int64_t>(model.blocks.size());
-    out.description = json::Value::object();
-    for (const auto& info : nn::parameters_of(out.model)) {
-      out.num_parameters += info->numel();
-      json::Value shape = json::Value::array({});
-      for (const std::int64_t size : info->shape)
-        shape.items().push_back(json::Value::integer(size));
-      out.description[info->name] = std::move(shape);
-    }
-    return out;
-  }
-
   // The objective with which the configured task trains a family's trunk.
   [[nodiscard]] models::ObjectiveChoice objective() const {
     if (data_.task == nullptr) return {};
@@ -455,7 +435,13 @@ class Planner {
     model_.options = config_.model;
     const TrainConfig& config = config_;
     const std::size_t before = problems_.list().size();
-    model_.resolved = own_ != nullptr ? described(*own_)
+    if (own_ != nullptr && origins_.given("model")) {
+      problems_.add(origins_.place("model"),
+                    "model",
+                    "the program brings a model of its own",
+                    "remove the section");
+    }
+    model_.resolved = own_ != nullptr ? models::describe_own(*own_, data_.tokenizer->size())
                                       : models::resolve(config.model,
                                                         data_.tokenizer->size(),
                                                         config.data.sequence_length,
@@ -473,11 +459,11 @@ class Planner {
       check_model(config, model_.resolved, problems_, origins_);
     }
     if (own_ != nullptr || knows_size(config.model, "num_layers", problems_)) {
-      layout_.stages = place_blocks(config.parallel.pipeline,
-                                    model_.resolved.model,
-                                    data_.sequence_length,
-                                    problems_,
-                                    origins_);
+      layout_.stages = parallel::place_blocks(config.parallel.pipeline,
+                                              model_.resolved.model,
+                                              data_.sequence_length,
+                                              problems_,
+                                              origins_);
       if (layout_.measures_blocks()) {
         notes_.emplace_back(
             "parallel.pipeline.partition profile: these stages are a prediction; the ranks measure "
@@ -548,7 +534,7 @@ json::Value resolved_config(const Draft& draft, bool model) {
   config.fp16 = config.fp16.completed(draft.recipe.scaling_stage);
   if (!config.trainer.max_steps && !config.trainer.epochs) config.trainer.epochs = 1.0;
   if (config.scheduler.type.empty()) config.scheduler.type = "constant";
-  config.optimizer.params = complete_optimizer_params(config.optimizer);
+  config.optimizer.params = optim::complete_optimizer_params(config.optimizer);
   if (config.scheduler.params.is_null()) config.scheduler.params = json::Value::object();
   json::Value out = config::write(config);
   if (!model) return out;

@@ -11,14 +11,15 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/models/family.h"
+#include "tessera/optim/make_rule.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/pipeline/placement.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/run_plan.h"
-#include "tessera/planner/stages.h"
 
 namespace tessera::planner {
 namespace {
@@ -47,7 +48,7 @@ std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
                                               .schedule = layout.schedule,
                                               .chunks = layout.stages.chunks,
                                               .partition = layout.partition};
-  layout.stages = place_blocks(
+  layout.stages = parallel::place_blocks(
       pipeline, model.resolved.model, data.sequence_length, problems, config::Origins());
   if (!problems.empty() || model.resolved.num_parameters >= now.num_parameters) return std::nullopt;
   return with(with(plan, std::move(layout)), std::move(model));
@@ -158,7 +159,7 @@ class Search {
 
   void higher_stage() {
     parallel::Layout layout = plan_.layout();
-    const ExchangeNeeds needs = exchange_needs(plan_.recipe().optimizer);
+    const optim::ExchangeNeeds needs = optim::exchange_needs(plan_.recipe().optimizer);
     const int most = needs.local_weights ? 0 : needs.compressed ? 1 : 3;
     while (layout.data_ranks > 1 && layout.zero_stage < most) {
       ++layout.zero_stage;

@@ -23,10 +23,6 @@
 #include "tessera/parallel/shard_store.h"
 #include "tessera/planner/course.h"
 
-namespace tessera::models {
-struct Resolved;
-}
-
 namespace tessera::planner {
 
 struct ModelPlan;
@@ -57,25 +53,11 @@ void check_rule(const TrainConfig& config,
                 const parallel::KeptTypes& kept,
                 config::Problems& problems,
                 const config::Origins& origins);
-/// Notes for the user about parameters that have no effect.
-std::vector<std::string> optimizer_notes(const optim::OptimizerOptions& options);
-std::vector<std::string> schedule_notes(const TrainConfig& config);
-/// Sets hidden_size of a mu-P rule if the configuration leaves it to the model.
-void fill_width(optim::OptimizerOptions& options, const models::Resolved& model);
 /// Checks the schedule of a configuration whose batch, of `recipe`, may be unknown (0).
 void check_schedule(const TrainConfig& config,
                     const Recipe& recipe,
                     config::Problems& problems,
                     const config::Origins& origins);
-
-/// The requirements that the configured optimizer has of the communication between ranks; AdamW's
-/// needs if none is configured. Nothing is checked.
-struct ExchangeNeeds {
-  bool compressed = false;     ///< an optim::CompressedRule
-  bool local_weights = false;  ///< it is also one of local weights
-  bool fused = false;          ///< it also sends all parameters as one vector
-};
-ExchangeNeeds exchange_needs(const optim::OptimizerOptions& options);
 
 /// optimizer.type/params, with the average of trainer.ema.
 std::unique_ptr<optim::Rule> make_rule(const Recipe& recipe);
@@ -96,17 +78,11 @@ optim::DecayRamp make_decay_ramp(const Recipe& recipe,
 /// (check_rule() has ensured this).
 parallel::ParamSettings settings_of(const Recipe& recipe, const ModelPlan& model, double base_lr);
 
-/// A sentence for the user if a run of `steps` is shorter than its warm-up; this is allowed for
-/// quick tries.
-std::optional<std::string> warmup_note(const optim::SchedulerOptions& options, std::int64_t steps);
 /// Returns warnings about the learning rates of a run: a warm-up that the run or the schedule's
 /// total does not outlast, and lowest rates above the optimizer's.
 std::vector<std::string> schedule_warnings(const Recipe& recipe, const Course& course);
 /// Returns warnings before a run begins: ranks of a host that share cores, and those of
 /// schedule_warnings().
 std::vector<std::string> warnings_of(const Recipe& recipe, const Course& course, int local_ranks);
-
-/// optimizer.params completed with the defaults.
-json::Value complete_optimizer_params(const optim::OptimizerOptions& options);
 
 }  // namespace tessera::planner

@@ -16,11 +16,12 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
 #include "tessera/models/objective.h"
+#include "tessera/optim/make_rule.h"
+#include "tessera/optim/make_schedule.h"
 #include "tessera/parallel/param_groups.h"
+#include "tessera/parallel/rank_product.h"
 #include "tessera/parallel/shard_store.h"
 #include "tessera/planner/idle_keys.h"
-#include "tessera/planner/rank_product.h"
-#include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
 namespace {
@@ -115,7 +116,7 @@ void check_feedback(const TrainConfig& config,
                     tensor ? "parallel.tensor" : "parallel.context"),
         fmt::format("remove the key, or set parallel.{}.size to 1", tensor ? "tensor" : "context"));
   }
-  if (exchange_needs(config.optimizer).compressed) {
+  if (optim::exchange_needs(config.optimizer).compressed) {
     add(fmt::format("does not go with {}, which has error feedback of its own",
                     config.optimizer.type),
         "remove the key, or use AdamW");
@@ -137,7 +138,7 @@ void check_offload(const TrainConfig& config,
         "is missing, and offload_optimizer.device is \"nvme\"",
         "set it to a folder on a disk");
   }
-  if (exchange_needs(config.optimizer).compressed) {
+  if (optim::exchange_needs(config.optimizer).compressed) {
     add(device,
         fmt::format("\"nvme\" does not go with {}, whose states stay in memory",
                     config.optimizer.type),
@@ -148,7 +149,7 @@ void check_offload(const TrainConfig& config,
 void check_exchange(const TrainConfig& config,
                     config::Problems& problems,
                     const config::Origins& origins) {
-  const ExchangeNeeds needs = exchange_needs(config.optimizer);
+  const optim::ExchangeNeeds needs = optim::exchange_needs(config.optimizer);
   if (!needs.compressed) return;
   const std::int64_t stage = config.zero_optimization.stage.value_or(0);
   if (stage >= 2) {
@@ -323,7 +324,7 @@ void check_config(const TrainConfig& config,
         R"(write ["node-0 slots=4", "node-1 slots=4"])");
   }
   const std::int64_t unit = config.parallel.ranks_per_model();
-  if (sizes_are_known(problems) && ranks % unit == 0)
+  if (parallel::sizes_are_known(problems) && ranks % unit == 0)
     check_shard_group(config, static_cast<int>(ranks / unit), problems, origins);
   const DType sums = type_of_sums(config);
   if (config.communication_data_type != DType::F32 && sums != DType::F32 &&
@@ -423,7 +424,7 @@ std::optional<std::string> idle_keys_note(const TrainConfig& config,
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
   const parallel::ZeroOptions& zero = config.zero_optimization;
   std::vector<std::string> out;
-  if (zero.stage.value_or(0) == 1 && exchange_needs(config.optimizer).local_weights) {
+  if (zero.stage.value_or(0) == 1 && optim::exchange_needs(config.optimizer).local_weights) {
     out.push_back(
         fmt::format("zero_optimization.stage 1 runs as stage 0: {} moves all weights on every rank "
                     "between exchanges, so that there is nothing to shard",
@@ -434,9 +435,9 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
         "zero_optimization.offload_optimizer.device \"cpu\" has no effect here: ranks compute on "
         "the CPU, so the data is already in host memory; \"nvme\" needs less of it");
   }
-  for (std::string& note : optimizer_notes(config.optimizer))
+  for (std::string& note : optim::optimizer_notes(config.optimizer))
     out.push_back(std::move(note));
-  for (std::string& note : schedule_notes(config))
+  for (std::string& note : optim::schedule_notes(config.scheduler, config.optimizer))
     out.push_back(std::move(note));
   if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
   for (std::string& note : idle_key_notes(config, origins))

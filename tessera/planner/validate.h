@@ -69,6 +69,13 @@ void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
+/// Checks the pipeline against the rest of the configuration: micro-batches and optimizer.
+/// `accumulation`: 0 if it is unknown.
+void check_pipeline(const TrainConfig& config,
+                    std::int64_t accumulation,
+                    config::Problems& problems,
+                    const config::Origins& origins);
+
 /// True if a size of the model, by its key, is what the user meant: given, or from an existing
 /// preset.
 bool knows_size(const models::ModelOptions& options,
@@ -112,13 +119,6 @@ void check_context_parallel(const TrainConfig& config,
 
 /// Notes for the user about keys that have no effect in combination with others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
-
-/// Notes about bucket sizes and limits, given by the user, that are smaller than the model's
-/// largest parameter: what happens then, with both numbers.
-std::vector<std::string> bucket_notes(const parallel::ZeroOptions& zero,
-                                      const parallel::Layout& layout,
-                                      const nn::Model& model,
-                                      const config::Origins& origins);
 
 /// Rules between the configuration and the resolved model.
 void check_model(const TrainConfig& config,

@@ -15,8 +15,9 @@
 #include "tessera/base/text.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/optim/make_rule.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/recipe.h"
+#include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {
@@ -281,7 +282,7 @@ void check_shared_layers(const parallel::TensorOptions& tensor,
 void check_shared_gradients(const optim::OptimizerOptions& optimizer,
                             config::Problems& problems,
                             const config::Origins& origins) {
-  if (problems.concern("optimizer") || !exchange_needs(optimizer).compressed) return;
+  if (problems.concern("optimizer") || !optim::exchange_needs(optimizer).compressed) return;
   problems.add(origins.place("optimizer.type"),
                "optimizer.type",
                fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
@@ -442,12 +443,60 @@ void check_context_parallel(const TrainConfig& config,
     check_heads(config, checked, problems, origins);
   }
   if (problems.concern("optimizer")) return;
-  if (!exchange_needs(config.optimizer).compressed) return;
+  if (!optim::exchange_needs(config.optimizer).compressed) return;
   add("optimizer.type",
       fmt::format("{} compresses the gradients of whole samples, and context-parallel ranks have "
                   "shares of them (parallel.context)",
                   config.optimizer.type),
       "use AdamW, or set parallel.context.size to 1");
+}
+
+void check_pipeline(const TrainConfig& config,
+                    std::int64_t accumulation,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+  const parallel::ParallelOptions& parallel = config.parallel;
+  const parallel::PipelineOptions& options = parallel.pipeline;
+  const auto single = [&](std::int64_t size, const char* key) {
+    return size <= 1 && !problems.concern(key);
+  };
+  if (options.scatter_gather &&
+      (single(options.size, "parallel.pipeline.size") ||
+       single(parallel.tensor.size, "parallel.tensor.size") || parallel.sequence ||
+       parallel.tensor.layout() != parallel::TensorLayout::OneD)) {
+    problems.add(origins.place("parallel.pipeline.scatter_gather"),
+                 "parallel.pipeline.scatter_gather",
+                 "there is nothing to scatter: only with several stages, and tensor parallelism 1d "
+                 "without parallel.sequence, do ranks have the same flow",
+                 "remove it");
+  }
+  if (options.size <= 1) return;
+  const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
+  // If the batch could not be solved, uses the given value.
+  const std::int64_t micros =
+      accumulation > 0 ? accumulation : config.gradient_accumulation_steps.value_or(0);
+  if (schedule.whole_rounds && micros % options.size != 0) {
+    const std::int64_t below = micros / options.size * options.size;
+    problems.add(
+        origins.place("parallel.pipeline.schedule"),
+        "parallel.pipeline.schedule",
+        fmt::format("the schedule {} takes micro-batches in rounds of as many as there are stages, "
+                    "and {} are no multiple of {}",
+                    options.schedule,
+                    micros,
+                    options.size),
+        below > 0 ? fmt::format(
+                        "set gradient_accumulation_steps to {} or {}", below, below + options.size)
+                  : fmt::format("set gradient_accumulation_steps to {}", options.size));
+  }
+  if (optim::exchange_needs(config.optimizer).fused) {
+    problems.add(origins.place("optimizer.type"),
+                 "optimizer.type",
+                 fmt::format("{} compresses all parameters as one vector with one scale, and a "
+                             "stage has only its own (parallel.pipeline)",
+                             config.optimizer.type),
+                 "use OneBitAdam or Lamb, or set parallel.pipeline to 1");
+  }
 }
 
 }  // namespace tessera::planner

@@ -17,7 +17,7 @@
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/run_plan.h"
-#include "tessera/planner/stages.h"
+#include "tessera/report/stage_lines.h"
 
 namespace tessera::report {
 namespace {
@@ -348,9 +348,9 @@ void append_stages(std::vector<std::string>& lines, const planner::Plan& plan) {
                   layout.stages,
                   plan.layout().schedule,
                   std::max<std::int64_t>(plan.layout().accumulation, 1),
-                  100 * planner::planned_waits(plan.layout())));
+                  100 * report::planned_waits(plan.layout())));
   const std::vector<std::string> stages =
-      planner::stage_lines(plan.layout(), plan.model().resolved.model);
+      report::stage_lines(plan.layout(), plan.model().resolved.model);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (s == kMost - 1 && stages.size() > kMost) {
       lines.push_back(fmt::format("  stages {} to {} like these", s, stages.size() - 1));
@@ -371,7 +371,7 @@ void append_mesh(std::vector<std::string>& lines,
   const std::size_t taken = lines.size() + kBelow;
   const std::size_t left = kMostLines > taken ? kMostLines - taken : 0;
   if (left < kLeast) return;
-  const std::vector<std::string> mesh = planner::mesh_lines(
+  const std::vector<std::string> mesh = report::mesh_lines(
       plan.layout(), plan.model().resolved.model, facts.host, std::min(left, most));
   for (std::size_t i = 0; i < mesh.size(); ++i)
     lines.push_back(fmt::format("{:<11} {}", i == 0 ? "mesh" : "", mesh[i]));

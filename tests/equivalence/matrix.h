@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tessera/optim/make_rule.h"
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/planner/recipe.h"
@@ -33,7 +34,7 @@ inline std::vector<std::string> exact_rules() {
   std::vector<std::string> names = optim::rules().names();
   std::erase_if(names, [](const std::string& name) {
     const optim::OptimizerOptions options{.type = name};
-    return planner::exchange_needs(options).compressed;
+    return optim::exchange_needs(options).compressed;
   });
   return names;
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/make_rule.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
@@ -62,10 +63,10 @@ TEST(OptimizerParameters, ThatChooseNothingAreTold) {
 }
 
 TEST(OptimizerParameters, ThatSayWhatIsDoneAreNotTold) {
-  EXPECT_THAT(optimizer_notes(
+  EXPECT_THAT(optim::optimizer_notes(
                   {.type = "AdamW", .params = json::parse(R"({"adam_w_mode": true})", "c.json")}),
               IsEmpty());
-  EXPECT_THAT(optimizer_notes(
+  EXPECT_THAT(optim::optimizer_notes(
                   {.type = "Adam", .params = json::parse(R"({"adam_w_mode": false})", "c.json")}),
               IsEmpty());
 }

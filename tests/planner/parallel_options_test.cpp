@@ -11,7 +11,7 @@
 #include "tessera/parallel/options.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/rank_product.h"
+#include "tessera/parallel/rank_product.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
@@ -42,7 +42,7 @@ TEST(ParallelOptions, ANumberIsShortForItsSize) {
             json::parse(R"({"parallel": {"pipeline": {"size": 2}, "tensor": {"size": 3},
                             "context": {"size": 1}}})",
                         "c"));
-  EXPECT_EQ(ranks_per_model(source), 6);
+  EXPECT_EQ(parallel::ranks_per_model(source), 6);
 }
 
 TEST(ParallelOptions, OfSizeOneChangesNothing) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/text.h"
+#include "tessera/optim/make_schedule.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
@@ -37,12 +38,12 @@ TEST(ScheduleWarnings, AShortRunWithinItsWarmupIsToldOf) {
         R"({"type": "linear", "params": {"num_warmup_steps": 100}})"}) {
     const Plan plan = plan_of(R"("scheduler": )" + params);
 
-    EXPECT_THAT(warmup_note(plan.recipe().scheduler, 5).value_or(""),
+    EXPECT_THAT(optim::warmup_note(plan.recipe().scheduler, 5).value_or(""),
                 AllOf(HasSubstr("5 steps"), HasSubstr("warm-up of 100")));
-    EXPECT_TRUE(warmup_note(plan.recipe().scheduler, 100));
-    EXPECT_FALSE(warmup_note(plan.recipe().scheduler, 101));
+    EXPECT_TRUE(optim::warmup_note(plan.recipe().scheduler, 100));
+    EXPECT_FALSE(optim::warmup_note(plan.recipe().scheduler, 101));
   }
-  EXPECT_FALSE(warmup_note(plan_of(R"("trainer": {"seed": 1})").recipe().scheduler, 1));
+  EXPECT_FALSE(optim::warmup_note(plan_of(R"("trainer": {"seed": 1})").recipe().scheduler, 1));
 }
 
 std::vector<std::string> schedule_warnings_of(const std::string& scheduler,

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which stage has which blocks, and what is refused before any rank starts.
-#include "tessera/planner/stages.h"
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/pipeline/placement.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
@@ -18,6 +17,7 @@
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/report/first_table.h"
+#include "tessera/report/stage_lines.h"
 
 namespace tessera::planner {
 namespace {
@@ -70,7 +70,7 @@ TEST(Stages, AreMadeAsThePartitionSays) {
 TEST(Stages, AreBalancedByTheWorkOfTheirBlocks) {
   const Plan plan = plan_of("2", 2);
   const std::vector<double> work =
-      predicted_work(plan.model().resolved.model, plan.data().sequence_length);
+      parallel::predicted_work(plan.model().resolved.model, plan.data().sequence_length);
 
   // 12 C^2 multiplications by weights and T C by keys and values a layer, V C in the head.
   const double layer = 12.0 * 64 * 64 + 32 * 64;
@@ -120,7 +120,7 @@ TEST(Stages, StandInTheFirstTable) {
   const std::vector<std::string> table = report::first_table(PlanWithData(plan, {}), {});
 
   // Of 5 passes of a stage's time it works in 4: (P - 1) / (m + P - 1), as ranks.json has it.
-  EXPECT_DOUBLE_EQ(planned_waits(plan.layout()), 0.2);
+  EXPECT_DOUBLE_EQ(report::planned_waits(plan.layout()), 0.2);
   EXPECT_THAT(table, Contains(HasSubstr("2 stages, 1f1b, 4 micro-batches; a stage waits 20% of")));
   EXPECT_THAT(table, Contains(HasSubstr("stage 0 (ranks 0-1): wte to h.1; ")));
   EXPECT_THAT(table, Contains(HasSubstr("stage 1 (ranks 2-3): h.2 to head; ")));
@@ -129,7 +129,7 @@ TEST(Stages, StandInTheFirstTable) {
 TEST(Stages, AndTheirRanksStandInTheMesh) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"}, "tensor": 2)", 8);
   const std::vector<std::string> mesh =
-      mesh_lines(plan.layout(), plan.model().resolved.model, "node7.example.com", 9);
+      report::mesh_lines(plan.layout(), plan.model().resolved.model, "node7.example.com", 9);
 
   ASSERT_EQ(mesh.size(), 9U);
   EXPECT_EQ(mesh[0], "rank  host   stage   pp  dp  cp  tp  blocks");
@@ -155,10 +155,10 @@ TEST(Stages, StandInTheMeshOfRanksThatHoldTheWholeModelToo) {
 TEST(Stages, RanksReportTheTransformerLayersThatTheyBuilt) {
   const Plan plan = plan_of(R"({"size": 2, "schedule": "zb-v", "partition": [0, 2, 3, 4, 6]})", 4);
 
-  EXPECT_THAT(build_lines(plan.layout(), plan.model().resolved.model, 1),
+  EXPECT_THAT(report::build_lines(plan.layout(), plan.model().resolved.model, 1),
               testing::ElementsAre("Rank1 build layer 0-1, 1/4 layers",
                                    "Rank1 build layer 3-4, 1/4 layers"));
-  EXPECT_THAT(build_lines(plan.layout(), plan.model().resolved.model, 3),
+  EXPECT_THAT(report::build_lines(plan.layout(), plan.model().resolved.model, 3),
               testing::ElementsAre("Rank3 build layer 1-2, 1/4 layers",
                                    "Rank3 build layer 2-3, 1/4 layers"));
 }
@@ -166,7 +166,7 @@ TEST(Stages, RanksReportTheTransformerLayersThatTheyBuilt) {
 TEST(Stages, OfManyRanksAreCutShortInTheTable) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 64);
 
-  EXPECT_EQ(mesh_lines(plan.layout(), plan.model().resolved.model, "node7", 4).back(),
+  EXPECT_EQ(report::mesh_lines(plan.layout(), plan.model().resolved.model, "node7", 4).back(),
             "  62  more ranks");
   EXPECT_LE(report::first_table(PlanWithData(plan, {}), {}).size(), 25U);
 }

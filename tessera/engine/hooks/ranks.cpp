@@ -23,7 +23,7 @@
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
-#include "tessera/planner/stages.h"
+#include "tessera/report/stage_lines.h"
 
 namespace tessera::engine {
 namespace {
@@ -90,7 +90,7 @@ json::Value stages_of(const planner::Plan& plan, const std::vector<double>& all)
         all[static_cast<std::size_t>(rank) * kColumns + kWaits] * stages / plan.ranks();
   }
   const std::vector<std::string> lines =
-      planner::stage_lines(plan.layout(), plan.model().resolved.model);
+      report::stage_lines(plan.layout(), plan.model().resolved.model);
   json::Value out = json::Value::array();
   for (std::size_t stage = 0; stage < waits.size(); ++stage) {
     json::Value one = json::Value::object();
@@ -129,7 +129,7 @@ json::Value table(const planner::Plan& plan, std::int64_t step, const std::vecto
   out["mesh"] = json::Value::string(mesh.text());
   if (plan.layout().stages.stages > 1) {
     out["schedule"] = json::Value::string(plan.layout().schedule);
-    out["planned_waits"] = json::Value::number(planner::planned_waits(plan.layout()));
+    out["planned_waits"] = json::Value::number(report::planned_waits(plan.layout()));
     out["stages"] = stages_of(plan, all);
   }
   out["planned"] = planned_memory(plan);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets and limits that are smaller than a parameter: allowed, but noted.
+#include "tessera/parallel/bucket_notes.h"
+
 #include <algorithm>
 #include <memory>
 
@@ -8,9 +9,8 @@
 #include "tessera/base/text.h"
 #include "tessera/nn/block.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/validate.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 namespace {
 
 constexpr const char* kSection = "zero_optimization";
@@ -27,8 +27,8 @@ std::shared_ptr<const ParamInfo> largest_parameter(const nn::Model& model, bool 
 
 }  // namespace
 
-std::vector<std::string> bucket_notes(const parallel::ZeroOptions& zero,
-                                      const parallel::Layout& layout,
+std::vector<std::string> bucket_notes(const ZeroOptions& zero,
+                                      const Layout& layout,
                                       const nn::Model& model,
                                       const config::Origins& origins) {
   std::vector<std::string> out;
@@ -55,7 +55,7 @@ std::vector<std::string> bucket_notes(const parallel::ZeroOptions& zero,
          /*trained=*/true,
          "a block's gradients are reduced together all the same, one block of a size at a time");
   }
-  if (layout.residency() != parallel::Residency::Sharded) return out;
+  if (layout.residency() != Residency::Sharded) return out;
   // Weights that every rank keeps are never gathered.
   const auto largest = largest_parameter(model, /*trained=*/false);
   const bool kept = largest != nullptr && largest->numel() < layout.persistence_threshold &&
@@ -75,4 +75,4 @@ std::vector<std::string> bucket_notes(const parallel::ZeroOptions& zero,
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

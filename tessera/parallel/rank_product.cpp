@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/rank_product.h"
+#include "tessera/parallel/rank_product.h"
 
 #include <algorithm>
 #include <array>
@@ -11,12 +11,12 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 
 std::int64_t ranks_per_model(const json::Value& source) {
   const json::Value* const section = source.is_object() ? source.find("parallel") : nullptr;
   if (section == nullptr) return 1;
-  parallel::ParallelOptions options;
+  ParallelOptions options;
   config::Problems problems;
   config::Origins origins;
   config::read(*section, options, problems, origins);
@@ -30,7 +30,7 @@ bool sizes_are_known(const config::Problems& problems) {
       kSizes.begin(), kSizes.end(), [&](const char* path) { return problems.concern(path); });
 }
 
-void check_product(const parallel::ParallelOptions& options,
+void check_product(const ParallelOptions& options,
                    int ranks,
                    config::Problems& problems,
                    const config::Origins& origins) {
@@ -53,4 +53,4 @@ void check_product(const parallel::ParallelOptions& options,
                                : "use " + text::join(nearest, " or "));
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

@@ -8,9 +8,9 @@
 #include "tessera/config/json.h"
 #include "tessera/parallel/options.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 
-/// parallel::ParallelOptions::ranks_per_model() of a configuration with expanded short forms; 1 if
+/// ParallelOptions::ranks_per_model() of a configuration with expanded short forms; 1 if
 /// it cannot be read.
 std::int64_t ranks_per_model(const json::Value& source);
 
@@ -18,9 +18,9 @@ std::int64_t ranks_per_model(const json::Value& source);
 /// values derived from the product are meaningful.
 bool sizes_are_known(const config::Problems& problems);
 /// Reports the whole product if the sizes do not divide `ranks`.
-void check_product(const parallel::ParallelOptions& options,
+void check_product(const ParallelOptions& options,
                    int ranks,
                    config::Problems& problems,
                    const config::Origins& origins);
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel
