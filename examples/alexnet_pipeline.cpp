@@ -33,10 +33,10 @@
 #include "tessera/engine/trainer.h"
 #include "tessera/nn/functional.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/rank_product.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/with_data.h"
 #include "tessera/report/stage_lines.h"
@@ -273,7 +273,7 @@ planner::Plan make_plan(const Options& options) {
   if (c.find("trainer") == nullptr) set("trainer.max_steps", 200);
   for (const auto& [key, number] : options.keys)
     set(key, number);
-  const std::int64_t ranks = options.ranks > 0 ? options.ranks : planner::ranks_per_model(c);
+  const std::int64_t ranks = options.ranks > 0 ? options.ranks : parallel::ranks_per_model(c);
   return planner::make_plan(c, static_cast<int>(ranks), kProgram, alexnet(options.side));
 }
 

@@ -18,10 +18,10 @@
 #include "tessera/engine/run.h"
 #include "tessera/engine/score.h"
 #include "tessera/launch/launch.h"
-#include "tessera/parallel/layout.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::api {
 namespace {
@@ -106,16 +106,16 @@ struct Training::Parts {
 
 Training::Training(const Plan& plan, const Start& start) : parts_(std::make_unique<Parts>()) {
   const planner::Plan& resolved = plan.parts_->plan;
-  TESSERA_REQUIRE(
-      resolved.ranks() == 1 && (!resolved.data().task || resolved.data().task->extra_ranks() == 0),
-      Config,
-      "a training in the caller's process has one rank, and the plan has " +
-          std::to_string(resolved.ranks()) +
-          (resolved.ranks() == 1 ? ", besides those that rl.overlap adds" : ""),
-      "make the plan for 1 rank, or call tessera::api::run()");
+  TESSERA_REQUIRE(resolved.ranks() == 1 && (!planner::task_of(resolved) ||
+                                            planner::task_of(resolved)->extra_ranks() == 0),
+                  Config,
+                  "a training in the caller's process has one rank, and the plan has " +
+                      std::to_string(resolved.ranks()) +
+                      (resolved.ranks() == 1 ? ", besides those that rl.overlap adds" : ""),
+                  "make the plan for 1 rank, or call tessera::api::run()");
   guarded([&] {
     const int threads =
-        start.threads > 0 ? start.threads : static_cast<int>(resolved.layout().threads);
+        start.threads > 0 ? start.threads : static_cast<int>(planner::threads_of(resolved));
     parts_->world = engine::world_in_process(
         {.threads = threads, .caching_allocator = start.caching_allocator});
     parts_->engine = engine::initialize(resolved, *parts_->world);

@@ -24,14 +24,15 @@
 #include "tessera/engine/step_profile.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/course.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/place.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/planner/with_data.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::cli {
 namespace {
@@ -121,8 +122,9 @@ int bench_step(const std::vector<std::string>& line) {
   const planner::Plan asked = plan_of(words);
   auto data = std::make_shared<data::Datasets>();
   data->train = std::make_unique<engine::RandomTokens>(
-      asked.data().sequence_length,
-      std::min<std::int64_t>(asked.data().tokenizer->size(), asked.model().resolved.vocab_size));
+      planner::sequence_length_of(asked),
+      std::min<std::int64_t>(planner::tokenizer_of(asked)->size(),
+                             planner::model_of(asked).vocab_size));
   const planner::PlacedPlan plan =
       planner::place(planner::with_data(asked, *data), launch::available_memory());
   TESSERA_REQUIRE(

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/control_page.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
@@ -17,7 +18,7 @@
 #include "tessera/engine/formula.h"
 #include "tessera/interop/deepspeed/keys.h"
 #include "tessera/interop/foreign_flags.h"
-#include "tessera/planner/draft.h"
+#include "tessera/planner/config_paths.h"
 #include "tessera/planner/validate.h"
 #include "tessera/report/explain.h"
 

@@ -11,12 +11,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/overrides.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/run_options.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::cli {
 namespace {
@@ -29,7 +29,7 @@ std::optional<std::vector<std::string>> same_batch(const planner::Plan& first,
                                                    std::int64_t data_ranks) {
   if (first.recipe().global_batch % data_ranks != 0) return std::nullopt;
   const std::int64_t share = first.recipe().global_batch / data_ranks;
-  std::int64_t micro = std::min(first.layout().micro_batch, share);
+  std::int64_t micro = std::min(planner::micro_batch_of(first), share);
   while (share % micro != 0)
     --micro;
   return std::vector<std::string>{"--set",
@@ -45,7 +45,7 @@ std::optional<std::vector<std::string>> words_for(const planner::Plan& first,
                                                   const json::Value& source,
                                                   const std::string& name,
                                                   int ranks) {
-  const int per_model = first.ranks() / first.layout().data_ranks;
+  const int per_model = first.ranks() / planner::data_ranks_of(first);
   if (ranks % per_model != 0) return std::nullopt;
   std::vector<std::string> words;
   if (!first.run().elasticity.enabled) {

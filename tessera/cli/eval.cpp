@@ -29,7 +29,8 @@
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/record_fields.h"
 
 namespace tessera::cli {
@@ -152,7 +153,7 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
       use_thresholds(opened.shape.objective, (*of_run)["params"]);
     const planner::Plan plan =
         planner::make_plan(config, opened.trained_on, opened.source.string());
-    out.micro_batch = plan.run().eval.micro_batch;
+    out.micro_batch = planner::eval_options_of(plan).micro_batch;
     options = plan.data().options;
     task = plan.data().task;
     length = plan.data().sequence_length;

@@ -23,13 +23,13 @@
 #include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
+#include "tessera/planner/values.h"
 #include "tessera/report/estimators.h"
 #include "tessera/tasks/task.h"
 
@@ -295,7 +295,7 @@ std::string ours_text(const planner::Plan& plan) {
                   config::name_of(planner::kCommunicationTypes, plan.layout().working),
                   plan.recipe().optimizer.type,
                   plan.layout().micro_batch,
-                  text::with_commas(plan.data().sequence_length));
+                  text::with_commas(planner::sequence_length_of(plan)));
   const bool known = need.unknown.empty();
   for (const auto& [name, count] : parts_of(need)) {
     if (name != "shared" && (known || name != "activations"))
@@ -324,7 +324,7 @@ json::Value ours_json(const planner::Plan& plan) {
   out["total"] = need.unknown.empty() ? json::Value::integer(need.total()) : json::Value();
   out["ranks"] = json::Value::integer(plan.ranks());
   out["micro_batch"] = json::Value::integer(plan.layout().micro_batch);
-  out["sequence_length"] = json::Value::integer(plan.data().sequence_length);
+  out["sequence_length"] = json::Value::integer(planner::sequence_length_of(plan));
   return out;
 }
 

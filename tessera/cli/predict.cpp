@@ -26,13 +26,14 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/data/records.h"
+#include "tessera/data/token_dataset.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/predictions.h"
 #include "tessera/models/objective.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/record_fields.h"
 #include "tessera/tasks/task.h"
@@ -118,10 +119,10 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
       use_thresholds(opened.shape.objective, (*task)["params"]);
     const planner::Plan plan =
         planner::make_plan(config, opened.trained_on, opened.source.string());
-    out.micro_batch = plan.run().eval.micro_batch;
-    options = plan.data().options;
-    out.task = plan.data().task;
-    length = plan.data().sequence_length;
+    out.micro_batch = planner::eval_options_of(plan).micro_batch;
+    options = planner::data_options_of(plan);
+    out.task = planner::task_of(plan);
+    length = planner::sequence_length_of(plan);
   } else {
     config::Problems problems;
     tasks::TaskOptions chosen = task_options_of(opened.shape.objective, /*labelled=*/false);

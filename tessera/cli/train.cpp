@@ -39,12 +39,12 @@
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
 #include "tessera/mesh/host_layout.h"
-#include "tessera/parallel/layout.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::cli {
 namespace {
@@ -116,7 +116,7 @@ void print_json(const planner::Plan& plan, int code, bool dry_run) {
   json::Value out;
   out["exit_code"] = json::Value::integer(code);
   out["run_dir"] = json::Value::string(plan.run().dir);
-  out["parameters"] = json::Value::integer(plan.model().resolved.num_parameters);
+  out["parameters"] = json::Value::integer(planner::model_of(plan).num_parameters);
   out["memory_per_rank"] = memory_json(plan);
   if (dry_run) {
     out["config"] = plan.resolved();
@@ -196,7 +196,7 @@ void require_equal_hosts(const std::string& key,
       fmt::format("use as many ranks of each host (-n {}), or write a number that divides the {} "
                   "ranks that share the layers",
                   fewest,
-                  plan.layout().data_ranks));
+                  planner::data_ranks_of(plan)));
 }
 
 /// Replaces "auto" for the sizes of groups that hold the weights by the ranks of a host. `plan`:

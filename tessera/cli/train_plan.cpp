@@ -18,13 +18,14 @@
 #include "tessera/launch/machine.h"
 #include "tessera/mesh/host_layout.h"
 #include "tessera/planner/course.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/report/first_table.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::cli {
 namespace {
@@ -49,7 +50,8 @@ report::TableFacts table_facts(const planner::PlacedPlan& plan,
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
   const engine::StepSpeed measured = engine::median_speed(folder.path() / "metrics.jsonl");
-  facts.tokens_are_known = plan.data().task == nullptr || !plan.data().task->writes_answers();
+  facts.tokens_are_known =
+      planner::task_of(plan) == nullptr || !planner::task_of(plan)->writes_answers();
   if (facts.tokens_are_known) facts.tokens_per_s = measured.tokens_per_s;
   facts.step_s = measured.seconds;
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());

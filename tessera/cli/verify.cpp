@@ -26,6 +26,7 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/verify_rl.h"
 #include "tessera/config/overrides.h"
+#include "tessera/data/token_dataset.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/promise.h"
 #include "tessera/hosts/detect_launcher.h"
@@ -34,11 +35,11 @@
 #include "tessera/launch/launch.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/course.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/place.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/planner/with_data.h"
 
 namespace tessera::cli {
@@ -143,8 +144,8 @@ void train_longer(Side& layout, Side& single, std::int64_t steps) {
 data::TokenizeOptions tokenize_options(const planner::Plan& plan, const launch::EarlyStop& early) {
   data::TokenizeOptions how;
   how.poll = [&early] { early.check(); };
-  how.text_field = plan.data().options.text_field;
-  how.invalid_utf8 = plan.data().options.invalid_utf8;
+  how.text_field = planner::data_options_of(plan).text_field;
+  how.invalid_utf8 = planner::data_options_of(plan).invalid_utf8;
   how.threads = launch::usable_cores();
   return how;
 }

@@ -17,13 +17,13 @@
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume_curve.h"
 #include "tessera/models/hf_objective.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/report/monitors/tensorboard.h"
 
 namespace tessera::engine {
@@ -62,7 +62,7 @@ Engine::Engine(planner::PlanWithData plan,
              state_,
              experience_.get(),
              [this] { return meta(); }),
-      eval_model_(plan_.run().eval.weights, plan_.layout().runs_together(), world_, state_, saver_),
+      eval_model_(plan_.run().eval.weights, planner::runs_together(plan_), world_, state_, saver_),
       evaluator_(plan_, eval_model_, experience_.get(), data_),
       sampler_(plan_, eval_model_),
       frozen_sets_(plan_.model().freezing.frozen_sets({})) {
@@ -70,7 +70,7 @@ Engine::Engine(planner::PlanWithData plan,
 }
 
 std::int64_t Engine::micro_batches(std::int64_t samples) const {
-  const std::int64_t each = plan_.layout().micro_batch;
+  const std::int64_t each = planner::micro_batch_of(plan_);
   return (samples + each - 1) / each;
 }
 std::int64_t Engine::max_steps() const {
@@ -85,7 +85,7 @@ void Engine::make_reference(const std::filesystem::path& keep) {
   data_ = with_reference(data_,
                          executor(),
                          world_,
-                         {.train_batch = plan_.layout().micro_batch,
+                         {.train_batch = planner::micro_batch_of(plan_),
                           .validation = evaluator_.samples(),
                           .validation_batch = plan_.run().eval.micro_batch});
   if (!keep.empty() && world_.is_leader()) keep_reference(*data_, keep);
@@ -109,7 +109,7 @@ void Engine::begin_experience(const std::filesystem::path& run_dir, Keeping keep
 /// This rank's samples of a micro-batch.
 nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
   const comm::Group& group = world_.group(mesh::AxisSet::dp());
-  const std::int64_t b = plan_.layout().micro_batch;
+  const std::int64_t b = planner::micro_batch_of(plan_);
   const std::int64_t number = static_cast<std::int64_t>(micro) * group.size() + group.index;
   const std::int64_t begin = std::min(batch.size, number * b);
   const std::int64_t end = std::min(batch.size, begin + b);
@@ -272,9 +272,9 @@ checkpoint::Meta Engine::meta() const {
   meta.extra["data"] = json::Value::string(data_->fingerprint);
   meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
   meta.extra["tokenizer"] = json::Value::string(plan_.data().tokenizer->fingerprint());
-  meta.extra["threads_per_rank"] = json::Value::integer(plan_.layout().threads);
+  meta.extra["threads_per_rank"] = json::Value::integer(planner::threads_of(plan_));
   meta.extra["ranks"] = json::Value::integer(world_.size());
-  meta.extra["data_ranks"] = json::Value::integer(plan_.layout().data_ranks);
+  meta.extra["data_ranks"] = json::Value::integer(planner::data_ranks_of(plan_));
   meta.extra["schedule"] = curve_of_run(plan_);
   evaluator_.describe(meta);
   return meta;

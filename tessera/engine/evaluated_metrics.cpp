@@ -10,13 +10,13 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/eval_history.h"
 #include "tessera/engine/written_texts.h"
+#include "tessera/models/family.h"
 #include "tessera/models/objective.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/data_plan.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/metrics.h"
 #include "tessera/tasks/text_scores.h"
 
@@ -26,7 +26,7 @@ namespace {
 /// Predictions of the task's form, of samples that are made up.
 tasks::Predictions made_up(const planner::Plan& plan) {
   tasks::Predictions out;
-  const json::Value& options = plan.model().resolved.objective.options;
+  const json::Value& options = planner::model_of(plan).objective.options;
   const json::Value* const labels = options.find("num_labels");
   out.width = labels != nullptr ? labels->as_integer().value_or(1) : 1;
   out.label_width = 1;
@@ -68,9 +68,9 @@ void check_set(const planner::Plan& plan, const data::Dataset& set, std::int64_t
                               samples,
                               set.name()),
                   "raise eval.batches, or evaluate on other data");
-  const std::int64_t texts = plan.run().eval.generate;
+  const std::int64_t texts = planner::eval_options_of(plan).generate;
   const auto has_prompt = [&](std::int64_t i) {
-    const bool answers = plan.model().resolved.trunk.output.target.has_value();
+    const bool answers = planner::model_of(plan).trunk.output.target.has_value();
     return !prompt_of(set, i, answers, plan.data().tokenizer->end_of_text()).prompt.empty();
   };
   TESSERA_REQUIRE(
@@ -84,12 +84,12 @@ void check_set(const planner::Plan& plan, const data::Dataset& set, std::int64_t
 }  // namespace
 
 bool predicts_tokens(const planner::Plan& plan) {
-  return plan.model().resolved.description.find("family") != nullptr &&
-         models::traits_of(plan.model().resolved.objective.name).has_perplexity;
+  return planner::model_of(plan).description.find("family") != nullptr &&
+         models::traits_of(planner::model_of(plan).objective.name).has_perplexity;
 }
 
 std::vector<std::string> evaluated_metrics(const planner::Plan& plan) {
-  const bool own_model = plan.model().resolved.description.find("family") == nullptr;
+  const bool own_model = planner::model_of(plan).description.find("family") == nullptr;
   if (plan.data().task == nullptr || plan.data().task->writes_answers() || own_model) return {};
   const std::vector<std::string> terms = planner::evaluated_terms(plan);
   if (terms.empty()) return {};
@@ -99,12 +99,12 @@ std::vector<std::string> evaluated_metrics(const planner::Plan& plan) {
   };
   std::ranges::for_each(terms, add);
   if (predicts_tokens(plan)) add("perplexity");
-  if (plan.run().eval.generate > 0) {
+  if (planner::eval_options_of(plan).generate > 0) {
     for (const std::string_view name : tasks::kTextScores)
       add(std::string(name));
   }
   // Ranks that share the tokens of a sample make no predictions.
-  if (plan.data().task->has_metrics() && plan.layout().context == 1) {
+  if (plan.data().task->has_metrics() && planner::context_ranks_of(plan) == 1) {
     for (const tasks::NamedValue& metric : plan.data().task->metrics(made_up(plan)))
       add(metric.name);
   }
@@ -112,15 +112,16 @@ std::vector<std::string> evaluated_metrics(const planner::Plan& plan) {
 }
 
 void check_best_metric(const planner::Plan& plan) {
-  if (plan.run().eval.best.is_null() || !plan.run().eval.when().any()) return;
+  if (planner::eval_options_of(plan).best.is_null() || !planner::eval_options_of(plan).when().any())
+    return;
   const std::vector<std::string> names = evaluated_metrics(plan);
   if (names.empty()) return;
-  const std::string& metric = plan.run().eval.rule().metric;
+  const std::string& metric = planner::eval_options_of(plan).rule().metric;
   if (std::ranges::find(names, metric) == names.end()) refuse_metric(metric, names);
 }
 
 std::int64_t evaluated_samples(const planner::Plan& plan, const data::Dataset& validation) {
-  const tasks::EvalOptions& options = plan.run().eval;
+  const tasks::EvalOptions& options = planner::eval_options_of(plan);
   // Task metrics on few samples are not meaningful, and too noisy to end a training.
   constexpr std::int64_t kBatches = 10;
   const bool metrics = plan.data().task && plan.data().task->has_metrics();
@@ -134,7 +135,7 @@ void check_evaluations(const planner::Plan& plan, const data::Datasets& data) {
   if (plan.data().task == nullptr || plan.data().task->writes_answers() ||
       plan.data().options.streaming > 0)
     return;
-  if (plan.run().eval.when().any() && data.validation != nullptr)
+  if (planner::eval_options_of(plan).when().any() && data.validation != nullptr)
     check_set(plan, *data.validation, evaluated_samples(plan, *data.validation));
   if (data.test != nullptr) check_set(plan, *data.test, data.test->size());
 }

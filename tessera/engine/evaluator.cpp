@@ -12,11 +12,13 @@
 #include "tessera/engine/generate.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/engine/written_texts.h"
-#include "tessera/planner/data_plan.h"
-#include "tessera/planner/model_plan.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/tasks/eval_options.h"
+#include "tessera/tasks/task.h"
 #include "tessera/tasks/text_scores.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 
@@ -47,9 +49,9 @@ EvalReport Evaluator::evaluate_on(const data::Dataset& dataset,
                                          model_.world(),
                                          dataset,
                                          samples,
-                                         plan_.run().eval.micro_batch,
+                                         planner::eval_options_of(plan_).micro_batch,
                                          rounds,
-                                         plan_.data().task.get());
+                                         planner::task_of(plan_).get());
     if (predicts_tokens(plan_)) {
       report.metrics.push_back({"perplexity",
                                 std::exp(report.metrics.front().mean),
@@ -61,21 +63,21 @@ EvalReport Evaluator::evaluate_on(const data::Dataset& dataset,
 }
 
 void Evaluator::add_answer_scores(EvalReport& report, const data::Dataset& dataset) {
-  const tasks::EvalOptions& options = plan_.run().eval;
+  const tasks::EvalOptions& options = planner::eval_options_of(plan_);
   if (options.generate == 0) return;
   // The scores, and the number of texts.
   std::vector<double> values(tasks::kTextScores.size() + 1, 0.0);
   if (model_.generates()) {
     const comm::ActivityScope writes(model_.world(), Activity::Generate);
-    Generator generator(model_.executor(), *plan_.data().tokenizer, plan_.model().resolved);
+    Generator generator(model_.executor(), *planner::tokenizer_of(plan_), planner::model_of(plan_));
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;
     how.sampler.temperature = 0.0;
     const auto texts = write_texts(generator,
                                    dataset,
-                                   *plan_.data().tokenizer,
+                                   *planner::tokenizer_of(plan_),
                                    options.generate,
-                                   plan_.model().resolved.trunk.output.target.has_value(),
+                                   planner::model_of(plan_).trunk.output.target.has_value(),
                                    how,
                                    [&](std::int64_t) { model_.world().show_life(); });
     if (model_.world().is_leader()) {
@@ -97,13 +99,13 @@ void Evaluator::add_answer_scores(EvalReport& report, const data::Dataset& datas
 }
 
 void Evaluator::describe(checkpoint::Meta& meta) const {
-  const tasks::EvalOptions& eval = plan_.run().eval;
+  const tasks::EvalOptions& eval = planner::eval_options_of(plan_);
   if (best_) meta.extra["best_evaluation"] = to_json(*best_, eval.rule());
   if (eval.stops_early()) meta.extra["evaluations"] = eval_history_.state(eval);
 }
 
 void Evaluator::load(const checkpoint::Meta& meta) {
-  const tasks::EvalOptions& eval = plan_.run().eval;
+  const tasks::EvalOptions& eval = planner::eval_options_of(plan_);
   const json::Value *best = meta.extra.find("best_evaluation"),
                     *evaluations = meta.extra.find("evaluations");
   if (best != nullptr) best_ = best_from(*best, eval.rule());

@@ -9,13 +9,12 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/models/family.h"
 #include "tessera/ops/peak.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/data_plan.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine {
 namespace {
@@ -32,8 +31,8 @@ double peak_of_rank(const planner::Plan& plan) {
   if (child == 0) {
     double peak = 0.0;
     try {
-      at::set_num_threads(static_cast<int>(plan.layout().threads));
-      peak = ops::peak_flops(plan.layout().working);
+      at::set_num_threads(static_cast<int>(planner::threads_of(plan)));
+      peak = ops::peak_flops(planner::working_of(plan));
     } catch (...) {
       peak = 0.0;  // no estimate is told
     }
@@ -53,15 +52,15 @@ double peak_of_rank(const planner::Plan& plan) {
 
 double expected_flops(const planner::PlanWithData& plan) {
   const auto samples = static_cast<double>(plan.course().max_steps) *
-                       static_cast<double>(plan.recipe().global_batch);
-  return kFlopsOfToken * static_cast<double>(plan.model().resolved.active_parameters()) * samples *
-         static_cast<double>(plan.data().sequence_length);
+                       static_cast<double>(planner::global_batch_of(plan));
+  return kFlopsOfToken * static_cast<double>(planner::model_of(plan).active_parameters()) *
+         samples * static_cast<double>(plan.data().sequence_length);
 }
 
 double expected_speed(const planner::PlanWithData& plan) {
-  if (expected_flops(plan) < kWorthIt || plan.model().resolved.num_parameters <= 0) return 0.0;
+  if (expected_flops(plan) < kWorthIt || planner::model_of(plan).num_parameters <= 0) return 0.0;
   return kUtilization * peak_of_rank(plan) * plan.ranks() /
-         (kFlopsOfToken * static_cast<double>(plan.model().resolved.active_parameters()));
+         (kFlopsOfToken * static_cast<double>(planner::model_of(plan).active_parameters()));
 }
 
 }  // namespace tessera::engine

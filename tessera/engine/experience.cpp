@@ -2,7 +2,6 @@
 #include "tessera/engine/experience.h"
 
 #include "tessera/base/error.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
 
 namespace tessera::engine {

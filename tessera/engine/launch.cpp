@@ -29,10 +29,10 @@
 #include "tessera/hosts/join_hosts.h"
 #include "tessera/memory/caching_allocator.h"
 #include "tessera/memory/device.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine {
 namespace {
@@ -193,7 +193,7 @@ int run_planned(const planner::Plan& plan,
   const mesh::Mesh mesh = how.further_ranks == 0
                               ? plan.mesh()
                               : mesh::Mesh::data_parallel(plan.ranks() + how.further_ranks);
-  launch::Options options = options_of(mesh, plan.layout().threads, report);
+  launch::Options options = options_of(mesh, planner::threads_of(plan), report);
   options.asked = asked;
   options.messages = words;
   options.local = how.local;

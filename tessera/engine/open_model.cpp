@@ -30,14 +30,14 @@
 #include "tessera/models/objective.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 #include "tessera/tensor/init.h"
 #include "tessera/text/small_file.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 namespace {
@@ -196,7 +196,7 @@ void find_run(OpenModel& out) {
       planner::make_plan(*out.config, trained_on, (out.source / "manifest.json").string());
   out.shape = plan.model().resolved;
   out.trained_on = trained_on;
-  out.tokenizer = plan.data().tokenizer;
+  out.tokenizer = planner::tokenizer_of(plan);
   // The weights that are read already include an adapter's change.
   const models::ModelSource source = models::open_model_source(out.source);
   if (!source.adapter.empty()) out.weights = models::source_weights(source, out.shape);
@@ -260,10 +260,10 @@ void set_objective(OpenModel& model, const models::ObjectiveChoice& objective) {
 std::unique_ptr<OpenModel> initial_model(const planner::Plan& plan) {
   auto out = std::make_unique<OpenModel>();
   out->shape = plan.model().base ? *plan.model().base : plan.model().resolved;
-  out->tokenizer = plan.data().tokenizer;
+  out->tokenizer = planner::tokenizer_of(plan);
   out->weights = plan.model().weights;
   if (out->weights) return out;
-  out->weights = [seed = static_cast<std::uint64_t>(plan.recipe().seed)](
+  out->weights = [seed = static_cast<std::uint64_t>(planner::seed_of(plan))](
                      const ParamInfo& info, std::int64_t begin, std::int64_t end, float* to) {
     initialize_range(info, seed, begin, at::from_blob(to, {end - begin}, at::kFloat));
   };

@@ -6,8 +6,9 @@
 
 #include "tessera/base/files.h"
 #include "tessera/engine/metrics.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::engine {
 
@@ -51,7 +52,7 @@ std::vector<report::CurvePanel> rollout_panels(const std::filesystem::path& metr
 void write_plots(const planner::Plan& plan, const std::filesystem::path& run_dir) {
   const std::filesystem::path metrics = run_dir / "metrics.jsonl";
   report::write_loss_plot(run_dir / "loss.svg", read_losses(metrics));
-  if (plan.data().task == nullptr || !plan.data().task->writes_answers()) return;
+  if (planner::task_of(plan) == nullptr || !planner::task_of(plan)->writes_answers()) return;
   const std::vector<report::CurvePanel> panels = rollout_panels(metrics);
   if (!panels.empty()) files::write_atomic(run_dir / "rollouts.svg", report::panels_plot(panels));
 }

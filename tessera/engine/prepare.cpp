@@ -17,6 +17,7 @@
 #include "tessera/base/stall_watch.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/peer_copies.h"
+#include "tessera/data/token_dataset.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/evaluated_metrics.h"
 #include "tessera/hosts/detect_launcher.h"
@@ -25,12 +26,13 @@
 #include "tessera/launch/machine.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/place.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/planner/with_data.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::engine {
 namespace {
@@ -63,7 +65,7 @@ Local local_of(const planner::Plan& plan, const hosts::HostPart* part) {
   Local out;
   out.is_leader = launcher ? launcher->rank == 0 : part == nullptr || part->host == 0;
   out.launched = launcher.has_value();
-  const tasks::Task* const task = plan.data().task.get();
+  const tasks::Task* const task = planner::task_of(plan).get();
   out.extra_ranks = task == nullptr ? 0 : task->extra_ranks();
   const int all = plan.ranks() + out.extra_ranks;
   const int launched = launcher ? launcher->local_world_size : all;
@@ -80,7 +82,8 @@ std::uint64_t memory_of_hosts(const planner::Plan& plan, const Local& local) {
             writers = local.ranks - learners;
   std::uint64_t available = launch::available_memory();
   if (writers > 0)
-    available = experience_of(plan.data().task.get())->memory_beside(plan, available, writers);
+    available =
+        experience_of(planner::task_of(plan).get())->memory_beside(plan, available, writers);
   // No limit for the ranks of other hosts.
   if (learners == 0) return std::numeric_limits<std::int64_t>::max();
   return available / static_cast<std::uint64_t>(learners) *
@@ -138,7 +141,8 @@ Prepared prepare(const planner::Plan& plan, const TrainCommand& command) {
     const StallWatch watch("opening the data", [](const std::string& text) {
       log::warn(text + ": it waits for a disk, a file server, or another program");
     });
-    opened.data = open_data(plan, tokenize_options(plan.data().options, console, *opened.early));
+    opened.data =
+        open_data(plan, tokenize_options(planner::data_options_of(plan), console, *opened.early));
   }
   const planner::PlanWithData with_data = planner::with_data(plan, *opened.data);
   // A set of copies, half of what the plan counts, is there already.

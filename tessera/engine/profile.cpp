@@ -17,6 +17,7 @@
 #include "tessera/base/text.h"
 #include "tessera/engine/batches.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/models/family.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/parallel/block_errors.h"
 #include "tessera/parallel/layout.h"
@@ -24,9 +25,8 @@
 #include "tessera/parallel/pipeline/placement.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/init.h"
 
@@ -175,7 +175,7 @@ std::vector<int> bounds_by_cost(const planner::Plan& plan,
                          layout.placement,
                          parallel::PassTimes())
           .stages;
-  const std::vector<double> elements = elements_of(plan.model().resolved.model);
+  const std::vector<double> elements = elements_of(planner::model_of(plan).model);
   const double of_parameter = bytes_a_parameter(plan, need, elements);
   const double room = planner::kUsableMemory * static_cast<double>(available) / plan.ranks() -
                       static_cast<double>(need.other);
@@ -202,16 +202,16 @@ planner::PlanWithData with_measured_stages(const planner::PlanWithData& plan,
                                            const data::Dataset& data,
                                            std::uint64_t available) {
   if (!plan.layout().measures_blocks()) return plan;
-  const std::size_t blocks = plan.model().resolved.model.blocks.size();
+  const std::size_t blocks = planner::model_of(plan).model.blocks.size();
   std::vector<double> shared(2 * blocks + 1, 0.0);
   if (world.rank() == 0) {
     std::vector<std::int64_t> samples;
     for (std::int64_t i = 0; i < std::min(plan.layout().micro_batch, data.size()); ++i)
       samples.push_back(i);
     const std::vector<BlockCost> measured =
-        measure_blocks(plan.model().resolved.model,
+        measure_blocks(planner::model_of(plan).model,
                        plan.layout().working,
-                       static_cast<std::uint64_t>(plan.recipe().seed),
+                       static_cast<std::uint64_t>(planner::seed_of(plan)),
                        make_batch(data, samples, samples),
                        [&] { world.show_life(); });
     for (std::size_t b = 0; b < blocks; ++b) {

@@ -12,11 +12,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/models/family.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine {
 namespace {
@@ -96,7 +97,7 @@ Promise promise_of(const planner::Plan& plan) {
   if (reasons.empty()) return out;
   const bool narrow = plan.layout().working != DType::F32 || plan.layout().sums != DType::F32 ||
                       plan.layout().sent != DType::F32 || gathers_codes(plan);
-  const auto layers = static_cast<double>(plan.model().resolved.num_layers);
+  const auto layers = static_cast<double>(planner::model_of(plan).num_layers);
   out.bits = false;
   out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;
   out.loss = narrow ? kNarrowLoss : kLoss;

@@ -18,15 +18,15 @@
 #include "tessera/interop/weights_of.h"
 #include "tessera/ops/activation.h"
 #include "tessera/optim/make_rule.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/planner/course.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/planner/with_data.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 namespace {
@@ -144,7 +144,7 @@ bool is_idle(std::string_view path, const json::Value& before, const json::Value
 /// Describes a change of the loss scaler; masters and moments are fp32 in every checkpoint.
 std::optional<std::string> scaler_change(const checkpoint::Meta& meta, const planner::Plan& plan) {
   const json::Value* state = meta.extra.find("loss_scaler");
-  const bool half = plan.layout().working == DType::F16;
+  const bool half = planner::working_of(plan) == DType::F16;
   if (!half && state == nullptr) return std::nullopt;
   if (!half) return "the state of the loss scaler is dropped: this run needs none";
   if (state != nullptr) return std::nullopt;
@@ -261,17 +261,18 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   const json::Value* ranks = meta.extra.find("data_ranks");
   if (ranks == nullptr) ranks = meta.extra.find("ranks");
   if (ranks != nullptr &&
-      ranks->as_integer().value_or(plan.layout().data_ranks) != plan.layout().data_ranks &&
+      ranks->as_integer().value_or(planner::data_ranks_of(plan)) != planner::data_ranks_of(plan) &&
       optim::exchange_needs(plan.recipe().optimizer).compressed) {
-    accepted.push_back(fmt::format(
-        "{} data-parallel ranks -> {}: {}",
-        *ranks->as_integer(),
-        plan.layout().data_ranks,
-        plan.layout().data_ranks == 1 ? "a rank alone drops what compression left over"
-                                      : "every rank takes the mean of what compression left over"));
+    accepted.push_back(
+        fmt::format("{} data-parallel ranks -> {}: {}",
+                    *ranks->as_integer(),
+                    planner::data_ranks_of(plan),
+                    planner::data_ranks_of(plan) == 1
+                        ? "a rank alone drops what compression left over"
+                        : "every rank takes the mean of what compression left over"));
   }
   const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
-  if (!old_tokenizer.empty() && old_tokenizer != plan.data().tokenizer->fingerprint())
+  if (!old_tokenizer.empty() && old_tokenizer != planner::tokenizer_of(plan)->fingerprint())
     refused.emplace_back("the tokenizer is another");
   const json::Value* base = meta.extra.find("base");
   const std::string old_base = base == nullptr ? "" : text_of(*base, "fingerprint");

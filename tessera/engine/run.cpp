@@ -38,12 +38,12 @@
 #include "tessera/interop/foreign_training.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
-#include "tessera/parallel/layout.h"
-#include "tessera/planner/data_plan.h"
-#include "tessera/planner/model_plan.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/report/stage_lines.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::engine {
 namespace {
@@ -153,7 +153,7 @@ int train_rank(const planner::PlacedPlan& plan,
   const planner::PlanWithData mine =
       with_measured_stages(plan, plan.memory(), world, *data->train, memory_of_ranks(plan, world));
   for (const std::string& line :
-       report::build_lines(mine.layout(), mine.model().resolved.model, world.rank()))
+       report::build_lines(mine.layout(), planner::model_of(mine).model, world.rank()))
     log::info(line);
   // The first table has room for only a few.
   if (world.rank() == 0) log_notes(mine);
@@ -181,12 +181,13 @@ int run_rank(const planner::PlacedPlan& plan,
   comm::set_flight_folder(log.parent_path().string(),
                           command.how.part ? command.how.part->name : "");
   log::info(
-      fmt::format("rank {} of {}, {} threads", job.rank(), job.size(), plan.layout().threads));
+      fmt::format("rank {} of {}, {} threads", job.rank(), job.size(), planner::threads_of(plan)));
   if (opened.local.extra_ranks == 0) return train_rank(plan, job, opened, resume, command, nullptr);
   const auto train = [&](comm::World& world, ExtraRanks& extra_ranks) {
     return train_rank(plan, world, opened, resume, command, &extra_ranks);
   };
-  return experience_of(plan.data().task.get())->run_divided(plan, job, *opened.data->train, train);
+  return experience_of(planner::task_of(plan).get())
+      ->run_divided(plan, job, *opened.data->train, train);
 }
 
 /// Writes a status; if the disk is full or read-only, warns and keeps the job's exit code.

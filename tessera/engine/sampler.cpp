@@ -5,11 +5,11 @@
 #include <string_view>
 
 #include "tessera/engine/generate.h"
-#include "tessera/planner/data_plan.h"
-#include "tessera/planner/model_plan.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
-#include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/tasks/eval_options.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 
@@ -21,12 +21,12 @@ std::string Sampler::text() {
   std::string text;
   if (model_.generates()) {
     const comm::ActivityScope writes(model_.world(), Activity::Generate);
-    const tasks::EvalOptions& options = plan_.run().eval;
-    Generator generator(model_.executor(), *plan_.data().tokenizer, plan_.model().resolved);
+    const tasks::EvalOptions& options = planner::eval_options_of(plan_);
+    Generator generator(model_.executor(), *planner::tokenizer_of(plan_), planner::model_of(plan_));
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;
     how.sampler = {.temperature = options.temperature, .top_k = options.top_k, .top_p = 1.0};
-    how.seed = static_cast<std::uint64_t>(plan_.recipe().seed);
+    how.seed = static_cast<std::uint64_t>(planner::seed_of(plan_));
     text = options.prompt;
     generator.run(options.prompt, how, [&](std::string_view piece) {
       text += piece;

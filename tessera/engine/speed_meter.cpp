@@ -10,8 +10,8 @@
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
 #include "tessera/ops/peak.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine {
 namespace {
@@ -63,7 +63,7 @@ void SpeedMeter::after_step(Engine& engine,
   comm::World& world = engine.world();
   const std::vector<double> all =
       world.all_gather(world.everyone(),
-                       {flops, ops::peak_flops(engine.plan().layout().working)},
+                       {flops, ops::peak_flops(planner::working_of(engine.plan()))},
                        TESSERA_HERE("arithmetic of a step"));
   engine.resume_clock();
   Speed sum;

@@ -8,10 +8,10 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/peak.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine {
 namespace {
@@ -109,7 +109,7 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
       plan.layout().threads == 1 ? "thread" : "threads",
       planner::precision_text(plan.layout(), plan.recipe()),
       plan.layout().micro_batch,
-      plan.data().sequence_length,
+      planner::sequence_length_of(plan),
       plan.layout().accumulation,
       peak.flops / 1e9,
       in_words(plan.layout().working),

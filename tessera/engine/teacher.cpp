@@ -13,10 +13,10 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/models/objectives/distilled.h"
 #include "tessera/nn/step_context.h"
-#include "tessera/parallel/layout.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 namespace {
@@ -24,14 +24,15 @@ namespace {
 std::shared_ptr<OpenModel> open_teacher(const planner::Plan& plan) {
   const std::string& path = *plan.model().distill.teacher;
   std::shared_ptr<OpenModel> out = find_model(path);
-  TESSERA_REQUIRE(out->tokenizer->fingerprint() == plan.data().tokenizer->fingerprint(),
+  TESSERA_REQUIRE(out->tokenizer->fingerprint() == planner::tokenizer_of(plan)->fingerprint(),
                   Config,
                   fmt::format("the teacher {} has another tokenizer than the model", path),
                   "choose a teacher with the model's tokenizer");
   set_objective(*out, plan.model().resolved.objective);
   // A world of its own, so that its collectives do not mix with those of the training.
   out->alone = comm::solo_world();
-  load_model(*out, *out->alone, plan.layout().working == DType::F32 ? ReadAs::F32 : ReadAs::BF16);
+  load_model(
+      *out, *out->alone, planner::working_of(plan) == DType::F32 ? ReadAs::F32 : ReadAs::BF16);
   return out;
 }
 

@@ -16,7 +16,7 @@
 #include "tessera/interop/colossal/python_classes.h"
 #include "tessera/interop/deepspeed/keys.h"
 #include "tessera/interop/short_forms.h"
-#include "tessera/planner/draft.h"
+#include "tessera/planner/config_paths.h"
 
 namespace tessera::interop {
 namespace {

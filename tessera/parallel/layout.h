@@ -22,11 +22,9 @@
 #include "tessera/parallel/pipeline/stage_layout.h"
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/shard_store.h"
+#include "tessera/parallel/tensor_mode.h"
 
 namespace tessera::parallel {
-
-/// The nn mode of an arrangement of ranks.
-nn::TensorMode mode_of(TensorLayout layout);
 
 /// A value: two layouts can be compared, and a copy with other numbers is another layout. What
 /// follows from the numbers is computed by the functions and never stored.

@@ -89,7 +89,9 @@ PlannedStage plan_stage(const nn::Model& model,
     const GroupSizes ranks = sizes_of(mesh, group.axes);
     FlatLayout flat = group.layout(ranks.fold);
     const OwnedRange owned = owned_range(flat, std::min(layout.zero_stage, 1), /*index=*/0);
-    out.buffers.push_back({std::move(group), std::move(flat), ranks, owned, std::move(here)});
+    const std::string_view strategy = group.strategy(weights, ranks.fold);
+    out.buffers.push_back(
+        {std::move(group), std::move(flat), strategy, ranks, owned, std::move(here)});
   }
   return out;
 }

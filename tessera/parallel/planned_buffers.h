@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/dtype.h"
@@ -30,6 +31,7 @@ GroupSizes sizes_of(const mesh::Mesh& mesh, const GroupAxes& axes);
 struct PlannedBuffer {
   FlatGroupPlan group;
   FlatLayout layout;
+  std::string_view strategy;  ///< of its weights; see FlatGroupPlan
   GroupSizes ranks;
   OwnedRange owned;         ///< the part that the rank updates
   std::vector<int> blocks;  ///< the blocks of the stage that use it, counted from its first block

@@ -2,7 +2,6 @@
 #include "tessera/parallel/saved_bytes.h"
 
 #include "tessera/optim/compressed.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/parallel/state_bytes.h"
 
 namespace tessera::parallel {
@@ -19,14 +18,14 @@ std::int64_t error_bytes(const optim::Rule& rule, int ranks) {
 }  // namespace
 
 std::int64_t saved_bytes(const nn::Model& model,
-                         const Layout& layout,
+                         const SavedRanks& ranks,
                          const ParameterRules& rules,
                          const optim::Rule& rule,
                          bool frozen_in_saves) {
   const auto trains = [&](const ParamInfo& info) {
     return info.trainable && !(rules.frozen && rules.frozen(info.name));
   };
-  const std::int64_t errors = error_bytes(rule, layout.data_ranks);
+  const std::int64_t errors = error_bytes(rule, ranks.data_ranks);
   std::int64_t bytes = 0;
   for (const auto& info : nn::parameters_of(model)) {
     const bool trained = trains(*info);
@@ -34,11 +33,11 @@ std::int64_t saved_bytes(const nn::Model& model,
     bytes += (4 + errors) * info->numel();
     if (trained) bytes += saved_state_bytes(rule, *info);
   }
-  if (!layout.reduction_options().keeps_residuals(layout.data_ranks)) return bytes;
+  if (!ranks.residuals) return bytes;
   // Each use of a tied parameter has residuals of its own.
   for (const nn::BlockSpec& spec : model.blocks) {
     for (const auto& info : nn::declared_by(spec))
-      if (trains(*info)) bytes += 2 * layout.data_ranks * info->numel();
+      if (trains(*info)) bytes += 2 * ranks.data_ranks * info->numel();
   }
   return bytes;
 }

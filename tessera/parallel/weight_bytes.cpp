@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/parallel/gather_order.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/parallel/working_weights.h"
 
 namespace tessera::parallel {
@@ -38,31 +36,29 @@ GatherOrder run_step(GroupsOfBlocks blocks,
 }  // namespace
 
 WeightBytes weight_bytes(const PlannedStage& stage,
-                         const Layout& layout,
+                         const GatherOptions& gather,
+                         std::int64_t accumulation,
                          const PackingOptions& packing) {
   WeightBytes out;
   GroupsOfBlocks blocks(static_cast<std::size_t>(stage.blocks));
   std::vector<std::int64_t> numel;
   std::vector<const WeightStrategy*> coming;
-  const WeightOptions options = layout.weight_options({});
   for (const PlannedBuffer& buffer : stage.buffers) {
-    const WeightStrategy& strategy =
-        weight_strategies().get(buffer.group.strategy(options, buffer.ranks.fold));
+    const WeightStrategy& strategy = weight_strategies().get(buffer.strategy);
     out.resting += strategy.bytes({.layout = buffer.layout,
                                    .inner = buffer.ranks.inner,
-                                   .dtype = layout.working,
+                                   .dtype = stage.working,
                                    .packing = packing});
-    if (strategy.gathered_bytes(1, layout.working) == 0) continue;
+    if (strategy.gathered_bytes(1, stage.working) == 0) continue;
     for (const int block : buffer.blocks)
       blocks[static_cast<std::size_t>(block)].push_back(static_cast<int>(numel.size()));
     numel.push_back(buffer.layout.numel());
     coming.push_back(&strategy);
   }
-  out.elements =
-      run_step(std::move(blocks), std::move(numel), layout.gather, layout.accumulation).most_live();
+  out.elements = run_step(std::move(blocks), std::move(numel), gather, accumulation).most_live();
   // The strategies of a stage may differ; all of the elements may be those of the largest one.
   for (const WeightStrategy* strategy : coming)
-    out.gathered = std::max(out.gathered, strategy->gathered_bytes(out.elements, layout.working));
+    out.gathered = std::max(out.gathered, strategy->gathered_bytes(out.elements, stage.working));
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/packed_weights.h"
 #include "tessera/parallel/planned_buffers.h"
 
@@ -17,7 +18,8 @@ struct WeightBytes {
 };
 /// For a rank of the stage. Pure.
 WeightBytes weight_bytes(const PlannedStage& stage,
-                         const Layout& layout,
+                         const GatherOptions& gather,
+                         std::int64_t accumulation,
                          const PackingOptions& packing);
 
 }  // namespace tessera::parallel

@@ -5,9 +5,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -41,19 +38,5 @@ std::vector<std::string> evaluated_terms(const Plan& plan);
 /// Throws Activations::refused, so that a training that would end in its first step or evaluation
 /// does not begin. Needs the tensors of a sample; without them it does nothing.
 void check_blocks(const Plan& plan);
-
-/// The memory needs of the blocks of a plan's model, for the sizes queried so far; see ModelPlan.
-/// Can be used from any thread.
-class ProbeCache {
- public:
-  /// Throws the probe's error, at every call.
-  const std::vector<parallel::BlockBytes>& training(const Plan& plan, bool recompute, bool split);
-  std::int64_t evaluation(const Plan& plan);
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, std::vector<parallel::BlockBytes>> training_;
-  std::map<std::string, std::int64_t> evaluation_;
-};
 
 }  // namespace tessera::planner

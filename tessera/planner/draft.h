@@ -60,7 +60,4 @@ Draft make_draft(const json::Value& source,
 /// Every key with its value, as far as the draft was completed.
 json::Value resolved_config(const Draft& draft, bool model = true);
 
-/// The paths of tessera's own keys and sections.
-const std::vector<std::string>& config_paths();
-
 }  // namespace tessera::planner

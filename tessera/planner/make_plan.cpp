@@ -31,6 +31,7 @@
 #include "tessera/parallel/rank_product.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
+#include "tessera/planner/config_paths.h"
 #include "tessera/planner/derived_keys.h"
 #include "tessera/planner/distillation.h"
 #include "tessera/planner/draft.h"
@@ -498,11 +499,6 @@ class Planner {
 };
 
 }  // namespace
-
-const std::vector<std::string>& config_paths() {
-  static const auto paths = config::paths_of(config::document(TrainConfig()));
-  return paths;
-}
 
 Draft make_draft(const json::Value& source,
                  int ranks,

@@ -42,8 +42,9 @@ parallel::PlannedStage stage_of(const Plan& plan, int stage) {
       plan.model().resolved.model, plan.layout(), plan.model().rules, stage);
 }
 
-parallel::WeightBytes weights_of(const Plan& plan, const parallel::PlannedStage& stage) {
-  return parallel::weight_bytes(stage, plan.layout(), plan.model().rules.packing);
+parallel::WeightBytes weight_bytes_of(const Plan& plan, const parallel::PlannedStage& stage) {
+  return parallel::weight_bytes(
+      stage, plan.layout().gather, plan.layout().accumulation, plan.model().rules.packing);
 }
 
 parallel::StateBytes states_of(const Plan& plan, const parallel::PlannedStage& stage) {
@@ -61,7 +62,7 @@ std::vector<parallel::StateBytes> states_of(const Plan& plan) {
 // The estimate for a rank of a stage.
 MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const parallel::PlannedStage planned = stage_of(plan, stage);
-  const parallel::WeightBytes weights = weights_of(plan, planned);
+  const parallel::WeightBytes weights = weight_bytes_of(plan, planned);
   const parallel::StateBytes states = states_of(plan, planned);
   const parallel::GradientBytes gradients = parallel::gradient_bytes(
       planned, plan.layout(), plan.layout().micro_batch * plan.data().sequence_length);
@@ -130,18 +131,21 @@ std::int64_t travel_bytes(const Plan& plan, int host_ranks) {
   std::int64_t most = 0;
   for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
     const parallel::PlannedStage planned = stage_of(plan, stage);
-    const std::int64_t gathered = weights_of(plan, planned).elements;
+    const std::int64_t gathered = weight_bytes_of(plan, planned).elements;
     most = std::max(most, parallel::travel_bytes(planned, plan.layout(), host_ranks, gathered));
   }
   return most;
 }
 
 std::int64_t checkpoint_bytes(const Plan& plan) {
-  return parallel::saved_bytes(plan.model().resolved.model,
-                               plan.layout(),
-                               plan.model().rules,
-                               *make_rule(plan.recipe()),
-                               saves_frozen(plan));
+  const parallel::Layout& layout = plan.layout();
+  return parallel::saved_bytes(
+      plan.model().resolved.model,
+      {.data_ranks = layout.data_ranks,
+       .residuals = layout.reduction_options().keeps_residuals(layout.data_ranks)},
+      plan.model().rules,
+      *make_rule(plan.recipe()),
+      saves_frozen(plan));
 }
 
 std::int64_t copy_bytes(const Plan& plan) {

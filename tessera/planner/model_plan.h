@@ -15,12 +15,14 @@
 #include "tessera/parallel/param_groups.h"
 #include "tessera/parallel/parameter_rules.h"
 
+namespace tessera::parallel {
+class ProbeCache;
+}
+
 namespace tessera::planner {
 
-class ProbeCache;
-
-/// The measured memory needs of a model's blocks (activations.h). A copy of a model begins with an
-/// empty cache, because it is made in order to change the model.
+/// The measured memory needs of a model's blocks (parallel/probe_cache.h). A copy of a model begins
+/// with an empty cache, because it is made in order to change the model.
 class Probes {
  public:
   Probes();
@@ -29,10 +31,10 @@ class Probes {
   Probes(Probes&&) = default;
   Probes& operator=(Probes&&) = default;
   ~Probes() = default;
-  [[nodiscard]] ProbeCache& cache() const { return *cache_; }
+  [[nodiscard]] parallel::ProbeCache& cache() const { return *cache_; }
 
  private:
-  std::shared_ptr<ProbeCache> cache_;
+  std::shared_ptr<parallel::ProbeCache> cache_;
 };
 
 struct ModelPlan {

@@ -5,6 +5,8 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/comm/registry.h"
+#include "tessera/config/document.h"
+#include "tessera/planner/config_paths.h"
 
 namespace tessera::planner {
 namespace {
@@ -250,6 +252,11 @@ void TrainConfig::describe(config::Fields& f) {
            "Print the milliseconds spent on data, forward, backward, reduction and optimizer."});
   f.field("memory_breakdown", printing.memory_breakdown, {.text = "Print the memory by category."});
   sections.describe(f);
+}
+
+const std::vector<std::string>& config_paths() {
+  static const auto paths = config::paths_of(config::document(TrainConfig()));
+  return paths;
 }
 
 }  // namespace tessera::planner

@@ -16,8 +16,8 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/optim/make_rule.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/parallel/tensor_mode.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {

@@ -9,10 +9,11 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/data/token_dataset.h"
 #include "tessera/engine/shared_values.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine::rl {
 
@@ -27,7 +28,7 @@ AheadWriter::AheadWriter(const planner::Plan& plan,
       generators_(generators),
       batches_(prompts.size(),
                plan.recipe().global_batch,
-               plan.data().options.drop_last,
+               planner::data_options_of(plan).drop_last,
                planner::batch_sizes(plan.recipe())),
       obtained_at_(now_s()) {}
 

@@ -19,12 +19,13 @@
 #include "tessera/nn/block.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/adapter.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/validate.h"
+#include "tessera/planner/values.h"
 #include "tessera/rlhf/layouts.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -135,12 +136,16 @@ planner::ModelPlan critic_model(const planner::PlanWithData& policy,
     out.options = source->model;
     out.options->from = from;
     config::Problems problems;
-    out.resolved = models::resolve(
-        source->model, policy.data().tokenizer->size(), std::nullopt, problems, {}, objective);
+    out.resolved = models::resolve(source->model,
+                                   planner::tokenizer_of(policy)->size(),
+                                   std::nullopt,
+                                   problems,
+                                   {},
+                                   objective);
     problems.raise();
     TESSERA_REQUIRE(models::source_tokenizer(*source)->fingerprint() ==
-                            policy.data().tokenizer->fingerprint() &&
-                        out.resolved.max_positions >= policy.data().sequence_length,
+                            planner::tokenizer_of(policy)->fingerprint() &&
+                        out.resolved.max_positions >= planner::sequence_length_of(policy),
                     Config,
                     fmt::format("the critic {} reads other tokens than the policy writes, or fewer "
                                 "of them",

@@ -14,7 +14,7 @@
 #include "tessera/ops/batch_invariance.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 #include "tessera/rlhf/rollout_model.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
@@ -208,7 +208,7 @@ int run_divided(const planner::Plan& plan,
   } else {
     const tasks::RlOptions& options = tasks::as_rl(plan.data().task.get())->options();
     Generators generators(
-        parts.link.get(), options, options.rollout_size(plan.recipe().global_batch));
+        parts.link.get(), options, options.rollout_size(planner::global_batch_of(plan)));
     code = train(*parts.learners, generators);
     generators.finish(code);
   }

@@ -6,10 +6,11 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/rlhf/layouts.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine::rl {
 
@@ -25,8 +26,8 @@ std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
   std::unique_ptr<OpenModel> out;
   if (options.reference) {
     out = find_model(*options.reference);
-    TESSERA_REQUIRE(out->tokenizer->fingerprint() == plan.data().tokenizer->fingerprint() &&
-                        out->shape.max_positions >= plan.data().sequence_length,
+    TESSERA_REQUIRE(out->tokenizer->fingerprint() == planner::tokenizer_of(plan)->fingerprint() &&
+                        out->shape.max_positions >= planner::sequence_length_of(plan),
                     Config,
                     fmt::format("the reference {} reads other tokens than the policy, or fewer of "
                                 "them",

@@ -12,8 +12,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -126,9 +127,9 @@ void test_rewards(const planner::Plan& plan,
     if (pairs == nullptr) continue;
     const RewardCheck check =
         check_reward(*pairs,
-                     plan.data().sequence_length,
-                     plan.data().tokenizer->padding(),
-                     plan.data().tokenizer->end_of_text(),
+                     planner::sequence_length_of(plan),
+                     planner::tokenizer_of(plan)->padding(),
+                     planner::tokenizer_of(plan)->end_of_text(),
                      [&](const Rows& rows) { return values.scores(i, rows); });
     all[name] = to_json(check);
     if (!world.is_leader()) continue;

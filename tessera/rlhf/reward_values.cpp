@@ -13,9 +13,9 @@
 #include "tessera/engine/shared_values.h"
 #include "tessera/models/objective.h"
 #include "tessera/nn/step_context.h"
-#include "tessera/parallel/layout.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine::rl {
 
@@ -58,7 +58,7 @@ RewardValues::RewardValues(const std::vector<tasks::RlReward>& rewards,
                            comm::World& world,
                            const tasks::RlModel& layout,
                            const Lender& lender)
-    : rewards_(rewards), world_(world), micro_batch_(plan.layout().micro_batch) {
+    : rewards_(rewards), world_(world), micro_batch_(planner::micro_batch_of(plan)) {
   for (const tasks::RlReward& reward : rewards_) {
     commands_.push_back(reward.command && world.is_leader()
                             ? std::make_unique<tasks::RewardCommand>(*reward.command)
@@ -66,8 +66,8 @@ RewardValues::RewardValues(const std::vector<tasks::RlReward>& rewards,
     const int number = kFirstRewardWorld + static_cast<int>(models_.size());
     std::unique_ptr<ReadModel>& model = models_.emplace_back();
     if (!reward.model) continue;
-    auto found =
-        find_scorer(reward.model->from, *plan.data().tokenizer, plan.data().sequence_length);
+    auto found = find_scorer(
+        reward.model->from, *planner::tokenizer_of(plan), planner::sequence_length_of(plan));
     if (lender.ranks != nullptr && reward.model->from == lender.from) {
       model = std::make_unique<ReadModel>(std::move(found), lender.ranks, lender.model);
     } else {

@@ -9,18 +9,19 @@
 #include "tessera/nn/block.h"
 #include "tessera/parallel/assembled.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/validate.h"
+#include "tessera/planner/values.h"
 #include "tessera/rlhf/model_ranks.h"
 #include "tessera/tasks/rl/rl.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::engine::rl {
 namespace {
 
 const tasks::RlOptions& options_of(const planner::Plan& plan) {
-  return tasks::as_rl(plan.data().task.get())->options();
+  return tasks::as_rl(planner::task_of(plan).get())->options();
 }
 
 /// The layout of `ranks` ranks that hold the weights for rollouts.

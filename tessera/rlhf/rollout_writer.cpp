@@ -17,12 +17,11 @@
 #include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/models/family.h"
 #include "tessera/nn/low_rank.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/data_plan.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -37,7 +36,7 @@ nn::CacheForm form_of(tasks::RlCache cache) {
 }  // namespace
 
 std::int64_t RolloutWriter::first_row(std::int64_t update) const {
-  return update % options_.mini_batches * plan_.recipe().global_batch;
+  return update % options_.mini_batches * planner::global_batch_of(plan_);
 }
 
 RolloutWriter::RolloutWriter(const planner::Plan& plan,
@@ -54,7 +53,7 @@ RolloutWriter::RolloutWriter(const planner::Plan& plan,
       drawing_(&policy),
       prompts_(prompts),
       order_(prompts.count(), plan.data().options.shuffle, seed()),
-      size_(options_.rollout_size(plan.recipe().global_batch)) {}
+      size_(options_.rollout_size(planner::global_batch_of(plan))) {}
 
 void RolloutWriter::draw_with(comm::World& world,
                               parallel::Executor& drawing,
@@ -65,11 +64,11 @@ void RolloutWriter::draw_with(comm::World& world,
 }
 
 std::uint64_t RolloutWriter::seed() const {
-  return static_cast<std::uint64_t>(plan_.recipe().seed);
+  return static_cast<std::uint64_t>(planner::seed_of(plan_));
 }
 
 Place RolloutWriter::place_of(const data::GlobalBatch& batch, std::int64_t steps) const {
-  const std::int64_t number = batch.first / plan_.recipe().global_batch;
+  const std::int64_t number = batch.first / planner::global_batch_of(plan_);
   return {.version = steps - number % updates(),
           .update = number % updates(),
           .epoch = batch.epoch,
@@ -117,7 +116,7 @@ std::vector<std::vector<std::int64_t>> RolloutWriter::units(
 
 std::int64_t RolloutWriter::tokens_of(std::int64_t update) const {
   const auto first = rows_.lengths.begin() + first_row(update);
-  return std::accumulate(first, first + plan_.recipe().global_batch, std::int64_t{0});
+  return std::accumulate(first, first + planner::global_batch_of(plan_), std::int64_t{0});
 }
 
 void RolloutWriter::write(const Place& place) {
@@ -240,8 +239,7 @@ void RolloutWriter::generate(const Place& place,
                             TESSERA_HERE("whether completions go on"))
                .front() > 0;
   };
-  const bool together =
-      drawing_ == &executor_ && plan_.layout().runs_together() && group.size() > 1;
+  const bool together = drawing_ == &executor_ && planner::runs_together(plan_) && group.size() > 1;
   const double start = now_s();
   double told = start;
   std::vector<std::int64_t> written;
@@ -330,8 +328,8 @@ Completion& RolloutWriter::at(std::int64_t number) {
 }
 
 std::int64_t RolloutWriter::vocabulary() const {
-  return plan_.model().resolved.tokenizer_size > 0 ? plan_.model().resolved.tokenizer_size
-                                                   : plan_.model().resolved.vocab_size;
+  return planner::model_of(plan_).tokenizer_size > 0 ? planner::model_of(plan_).tokenizer_size
+                                                     : planner::model_of(plan_).vocab_size;
 }
 
 bool RolloutWriter::fits(const Completion& kept, const Completion& wanted) const {

@@ -21,11 +21,10 @@
 #include "tessera/losses/advantages.h"
 #include "tessera/nn/low_rank.h"
 #include "tessera/ops/batch_invariance.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/rlhf/ahead_writer.h"
 #include "tessera/rlhf/alarms.h"
 #include "tessera/rlhf/completions.h"
@@ -64,7 +63,7 @@ class Rollouts final : public Experience, private AheadWriter {
     if (options_.parity == tasks::Parity::Exact) alone_.emplace();
     if (prompts.texts() != nullptr) {
       texts_.emplace(*prompts.texts(),
-                     options_.ptx_samples(plan_.recipe().global_batch),
+                     options_.ptx_samples(planner::global_batch_of(plan_)),
                      plan_.data().options.shuffle,
                      seed());
     }
@@ -212,8 +211,11 @@ class Rollouts final : public Experience, private AheadWriter {
     policy_.wait();
     const auto found = check_end(
         prompts_, *plan_.data().tokenizer, plan_.data().sequence_length, [&](const Rows& rows) {
-          return output_of_rows(
-              policy_.executor(), world_, rows, plan_.layout().micro_batch, "log_probabilities");
+          return output_of_rows(policy_.executor(),
+                                world_,
+                                rows,
+                                planner::micro_batch_of(plan_),
+                                "log_probabilities");
         });
     if (!found || !world_.is_leader()) return;
     log::info(fmt::format("the end token behind answers: {}", to_json(*found).dump()));
@@ -261,7 +263,7 @@ class Rollouts final : public Experience, private AheadWriter {
       scored.old_BT = makes_pass() ? output_of_rows(policy_.executor(),
                                                     world_,
                                                     rows_,
-                                                    plan_.layout().micro_batch,
+                                                    planner::micro_batch_of(plan_),
                                                     "log_probabilities")
                                    : generated_BT;
       measured = makes_pass();
@@ -380,7 +382,7 @@ class Rollouts final : public Experience, private AheadWriter {
   [[nodiscard]] std::vector<double> own_under_reference() {
     return reference_->compute(rows_.labels_BT.numel(), [&](OpenModel& model, comm::World& world) {
       const at::Tensor made_BT = output_of_rows(
-          *model.executor, world, rows_, plan_.layout().micro_batch, "log_probabilities");
+          *model.executor, world, rows_, planner::micro_batch_of(plan_), "log_probabilities");
       const auto* const values = made_BT.const_data_ptr<double>();
       return std::vector<double>(values, values + made_BT.numel());
     });
@@ -388,7 +390,7 @@ class Rollouts final : public Experience, private AheadWriter {
   [[nodiscard]] at::Tensor under_base() {
     const nn::WithoutAdapters base;
     return output_of_rows(
-        policy_.executor(), world_, rows_, plan_.layout().micro_batch, "log_probabilities");
+        policy_.executor(), world_, rows_, planner::micro_batch_of(plan_), "log_probabilities");
   }
 
   /// Returns the alarms that have persisted for some rollouts in a row; each one again after as
@@ -471,7 +473,7 @@ class Rollouts final : public Experience, private AheadWriter {
     const at::Tensor mask_BT = learned_labels_BT_.ge(0);
     if (tells_ratios()) {
       const auto rows = [&](const at::Tensor& of_BT) {
-        return of_BT.narrow(0, first_row(update_), plan_.recipe().global_batch);
+        return of_BT.narrow(0, first_row(update_), planner::global_batch_of(plan_));
       };
       add_ratios(metrics, rows(all_BT), rows(old_BT_), rows(mask_BT));
       found_BT_.zero_();

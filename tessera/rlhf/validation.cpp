@@ -12,11 +12,12 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
 #include "tessera/ops/batch_invariance.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/rlhf/report.h"
 #include "tessera/rlhf/rollout_writer.h"
+#include "tessera/tasks/eval_options.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -95,13 +96,14 @@ EvalReport validate_checkpoint(const planner::PlanWithData& plan,
                                const std::filesystem::path& checkpoint,
                                const tasks::Prompts& held_out,
                                std::int64_t count) {
-  const tasks::Rl* const task = tasks::as_rl(plan.data().task.get());
+  const tasks::Rl* const task = tasks::as_rl(planner::task_of(plan).get());
   TESSERA_ASSERT(task != nullptr);
   std::optional<ops::BatchInvariance> alone;
   if (task->options().parity == tasks::Parity::Exact) alone.emplace();
   TrainState policy(train_state_options(plan), world);
   policy.load(checkpoint::Checkpoint(checkpoint));
-  if (plan.run().eval.weights != tasks::EvalWeights::Trained) policy.exchange_average();
+  if (planner::eval_options_of(plan).weights != tasks::EvalWeights::Trained)
+    policy.exchange_average();
   tasks::RlModel layout = task->options().models.reward;
   // A command may have other ranks than the training, which can lack those of reward models.
   if (layout.has_own_groups() && !has_ranks(layout, plan)) {

@@ -12,13 +12,14 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/engine.h"
-#include "tessera/planner/data_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
+#include "tessera/planner/values.h"
 #include "tessera/rlhf/ledger.h"
 #include "tessera/rlhf/replay.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
+#include "tessera/tasks/task.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -27,7 +28,7 @@ namespace {
 std::string text_of(const planner::Plan& plan, const Completion& one) {
   std::vector<std::int32_t> ids = one.ids;
   if (one.ended) ids.pop_back();
-  return text::replace_invalid_utf8(plan.data().tokenizer->decode(ids));
+  return text::replace_invalid_utf8(planner::tokenizer_of(plan)->decode(ids));
 }
 
 double weighted(const std::vector<tasks::RlReward>& functions, const std::vector<double>& values) {
@@ -44,7 +45,7 @@ StepShares shares_of_step(const planner::PlanWithData& plan,
                           const std::shared_ptr<const data::Datasets>& data,
                           const std::filesystem::path& run,
                           std::int64_t step) {
-  const tasks::Rl& task = *tasks::as_rl(plan.data().task.get());
+  const tasks::Rl& task = *tasks::as_rl(planner::task_of(plan).get());
   Engine engine(plan, world, data);
   begin_replay(engine, run, step);
   while (engine.step() < step - 1)
@@ -63,7 +64,7 @@ StepShares shares_of_step(const planner::PlanWithData& plan,
   StepShares out{.version = kept->version, .completions = {}, .rest = 1.0};
   // A rollout serves several updates, and each mini-batch takes its own part.
   const std::int64_t first =
-      (step - 1 - kept->version) % task.options().mini_batches * plan.recipe().global_batch;
+      (step - 1 - kept->version) % task.options().mini_batches * planner::global_batch_of(plan);
   for (std::size_t i = 0; i < contributions.size(); ++i) {
     const std::int64_t number = first + static_cast<std::int64_t>(i);
     const Completion& completion = kept->completions.at(number);

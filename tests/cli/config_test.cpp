@@ -12,6 +12,7 @@
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
 #include "tessera/config/overrides.h"
+#include "tessera/planner/config_paths.h"
 #include "tessera/planner/draft.h"
 
 namespace tessera::cli {

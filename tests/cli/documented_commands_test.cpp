@@ -18,7 +18,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
-#include "tessera/planner/draft.h"
+#include "tessera/planner/config_paths.h"
 
 namespace tessera::cli {
 namespace {

@@ -44,7 +44,7 @@ std::unique_ptr<optim::Rule> rule_of(const std::string& name) {
 Bytes predicted(const Layout& layout, const optim::Rule& rule) {
   const PlannedStage stage = plan_stage(toy::model(), layout, {}, /*stage=*/0);
   const GradientBytes gradients = gradient_bytes(stage, layout, layout.micro_batch * toy::kT);
-  return {weight_bytes(stage, layout, {}).resting,
+  return {weight_bytes(stage, layout.gather, layout.accumulation, {}).resting,
           state_bytes(stage, layout, rule, /*frozen_in_saves=*/true).memory,
           gradients.sums,
           gradients.in_flight};
@@ -144,7 +144,8 @@ TEST(SavedBytes, AreThoseOfAllExperts) {
   constexpr std::int64_t kValues = 2 * kC * kC + 2 * kE * (kC * kC + kC) + kC;
   for (const auto [ranks, ep] : kRanks) {
     const Layout layout = layout_of(ranks, ep, 1);
-    EXPECT_EQ(saved_bytes(toy::model(), layout, {}, *rule, true), 3 * 4 * kValues);
+    EXPECT_EQ(saved_bytes(toy::model(), {.data_ranks = layout.data_ranks}, {}, *rule, true),
+              3 * 4 * kValues);
   }
 }
 

@@ -2,7 +2,8 @@
 // Evaluates during a training; ends a training without gains.
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
+#include "tessera/tasks/eval_options.h"
 
 namespace tessera::engine {
 
@@ -23,7 +24,7 @@ void EvaluationHook::run(Trainer& trainer) {
 
 void PatienceHook::after_test(Trainer& trainer, const EvalReport& report) {
   Engine& engine = trainer.engine();
-  const tasks::EvalOptions& options = engine.plan().run().eval;
+  const tasks::EvalOptions& options = planner::eval_options_of(engine.plan());
   engine.evaluator().eval_history().add(engine.step(), value_of(report, options.rule()), options);
   const auto reason = engine.evaluator().eval_history().why_stop(options);
   // After the last step there is nothing left to stop.

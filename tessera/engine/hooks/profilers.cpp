@@ -15,12 +15,10 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/trainer.h"
-#include "tessera/parallel/layout.h"
-#include "tessera/planner/data_plan.h"
-#include "tessera/planner/model_plan.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/recipe.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine {
 namespace {
@@ -135,19 +133,20 @@ void FlopsHook::after_train_iter(Trainer& trainer, const StepReport& report) {
       it->parameters += param->info().local_numel();
   }
   const planner::Plan& plan = engine.plan();
-  const std::string text = report::flops_report({.step = report.step,
-                                                 .ranks = plan.ranks(),
-                                                 .data_ranks = plan.layout().data_ranks,
-                                                 .micro_batch = plan.layout().micro_batch,
-                                                 .batch = plan.recipe().global_batch,
-                                                 .sequence_length = plan.data().sequence_length,
-                                                 .parameters = plan.model().resolved.num_parameters,
-                                                 .seconds = report.seconds,
-                                                 .update_s = report.optimizer_s},
-                                                blocks,
-                                                options_.module_depth,
-                                                options_.top_modules,
-                                                options_.detailed);
+  const std::string text =
+      report::flops_report({.step = report.step,
+                            .ranks = plan.ranks(),
+                            .data_ranks = planner::data_ranks_of(plan),
+                            .micro_batch = planner::micro_batch_of(plan),
+                            .batch = planner::global_batch_of(plan),
+                            .sequence_length = planner::sequence_length_of(plan),
+                            .parameters = planner::model_of(plan).num_parameters,
+                            .seconds = report.seconds,
+                            .update_s = report.optimizer_s},
+                           blocks,
+                           options_.module_depth,
+                           options_.top_modules,
+                           options_.detailed);
   const fs::path path = options_.output_file.empty() ? trainer.run_dir() / "flops_profile.txt"
                                                      : fs::path(options_.output_file);
   const bool written = trainer.try_to_write([&] { files::write_atomic(path, text); });

@@ -18,11 +18,12 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/models/family.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/report/stage_lines.h"
 
 namespace tessera::engine {
@@ -90,7 +91,7 @@ json::Value stages_of(const planner::Plan& plan, const std::vector<double>& all)
         all[static_cast<std::size_t>(rank) * kColumns + kWaits] * stages / plan.ranks();
   }
   const std::vector<std::string> lines =
-      report::stage_lines(plan.layout(), plan.model().resolved.model);
+      report::stage_lines(plan.layout(), planner::model_of(plan).model);
   json::Value out = json::Value::array();
   for (std::size_t stage = 0; stage < waits.size(); ++stage) {
     json::Value one = json::Value::object();

@@ -9,11 +9,12 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/hooks/hooks.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/data_plan.h"
-#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_options.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 
 namespace tessera::engine {
 
@@ -21,7 +22,7 @@ namespace {
 
 /// What a step's batch consists of: images, or `tokens`.
 const char* unit_of(Trainer& trainer, const char* tokens) {
-  const models::Modality read = trainer.engine().plan().model().resolved.trunk.output.modality;
+  const models::Modality read = planner::model_of(trainer.engine().plan()).trunk.output.modality;
   return read == models::Modality::Images ? "images" : tokens;
 }
 
@@ -32,7 +33,7 @@ std::string counted_text(Trainer& trainer, const EvalReport& report, const data:
   const bool rollouts = plan.data().task != nullptr && plan.data().task->writes_answers();
   const std::string what = rollouts || dataset == nullptr
                                ? "tokens"
-                               : counted_by(*dataset, plan.model().resolved.objective);
+                               : counted_by(*dataset, planner::model_of(plan).objective);
   return text::with_commas(report.tokens) + " " + what + part_text(report);
 }
 

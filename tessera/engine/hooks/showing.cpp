@@ -9,10 +9,11 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/metric_lines.h"
 #include "tessera/engine/plots.h"
-#include "tessera/planner/model_plan.h"
+#include "tessera/models/family.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
+#include "tessera/planner/values.h"
 #include "tessera/report/appended_file.h"
+#include "tessera/tasks/eval_options.h"
 
 namespace tessera::engine {
 namespace {
@@ -21,10 +22,10 @@ namespace {
 void keep_sample(Trainer& trainer, const std::string& text) {
   const Engine& engine = trainer.engine();
   if (!trainer.engine().world().is_leader() || trainer.run_dir().empty()) return;
-  const json::Value line =
-      json::Value::object({{"step", json::Value::integer(engine.step())},
-                           {"prompt", json::Value::string(engine.plan().run().eval.prompt)},
-                           {"text", json::Value::string(text::replace_invalid_utf8(text))}});
+  const json::Value line = json::Value::object(
+      {{"step", json::Value::integer(engine.step())},
+       {"prompt", json::Value::string(planner::eval_options_of(engine.plan()).prompt)},
+       {"text", json::Value::string(text::replace_invalid_utf8(text))}});
   trainer.try_to_write([&] {
     report::AppendedFile(trainer.run_dir() / "samples.jsonl").append(line.dump() + '\n');
   });
@@ -39,7 +40,7 @@ void draw(Trainer& trainer) {
       write_plots(plan, trainer.run_dir());
       if (trainer.last_eval())
         write_class_pictures(
-            trainer.run_dir(), trainer.last_eval()->predictions, plan.model().resolved.objective);
+            trainer.run_dir(), trainer.last_eval()->predictions, planner::model_of(plan).objective);
     } catch (const std::exception& failure) {
       throw Error(Error::Kind::Io,
                   "the plots of the run were not written: " + std::string(failure.what()));
@@ -78,7 +79,7 @@ void ShowHook::show(Trainer& trainer) {
   evaluated_ = false;
   shown_ = true;
   engine.pause_clock();
-  if (!engine.plan().run().eval.prompt.empty()) {
+  if (!planner::eval_options_of(engine.plan()).prompt.empty()) {
     const std::string sample = engine.sample();
     keep_sample(trainer, sample);
     trainer.tell_sample(sample);
