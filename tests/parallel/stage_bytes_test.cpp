@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tessera/memory/caching_allocator.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/parallel/gradient_bytes.h"
 #include "tessera/parallel/layout.h"
@@ -50,27 +51,29 @@ Bytes predicted(const Layout& layout, const optim::Rule& rule) {
           gradients.in_flight};
 }
 
-Bytes allocated(const Layout& layout, const optim::Rule& rule) {
+/// A step of the same training as threads.
+Bytes allocated(const Layout& layout) {
   Bytes out;
-  comm::run_threads(layout.mesh(), [&](comm::World& world) {
-    memory::Ledger ledger;
-    const memory::ScopedLedger counts(ledger);
-    const auto of = [&](memory::Tag tag) {
-      return ledger.usage().current[static_cast<std::size_t>(tag)];
-    };
-    ModelInstance model(toy::model(), layout.weight_options({}), world);
-    const ShardedOptimizer optimizer(
-        world, model, rule, layout.zero_stage, [](const ParamInfo&) { return ParamSetting{}; });
-    const GradientReduction gradients(world, model, layout.reduction_options());
-    if (world.is_leader())
-      out = {of(memory::Tag::Parameters),
-             of(memory::Tag::Optimizer),
-             of(memory::Tag::Gradients),
-             of(memory::Tag::GradientsInFlight)};
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
-  });
+  toy::Training how{.ranks = layout.data_ranks,
+                    .ep = layout.expert_ranks,
+                    .shards = layout.shard_ranks,
+                    .reduction = layout.reduction_options()};
+  how.usage = [&](const memory::Usage& usage) {
+    const auto of = [&](memory::Tag tag) { return usage.current[static_cast<std::size_t>(tag)]; };
+    out = {of(memory::Tag::Parameters),
+           of(memory::Tag::Optimizer),
+           of(memory::Tag::Gradients),
+           of(memory::Tag::GradientsInFlight)};
+  };
+  toy::train(how, 0, 1);
   return out;
 }
+
+class StageBytes : public testing::Test {
+ protected:
+  /// Allocations of tensors are counted by this allocator.
+  static void SetUpTestSuite() { memory::install_caching_allocator(); }
+};
 
 Layout layout_of(int ranks, int ep, int stage) {
   Layout out;
@@ -78,46 +81,41 @@ Layout layout_of(int ranks, int ep, int stage) {
   out.expert_ranks = ep;
   out.zero_stage = stage;
   out.micro_batch = 1;
-  out.accumulation = 2;
+  out.accumulation = toy::kMicros / ranks;
   out.stages.bounds = {0, 5};
-  out.persistence_threshold = 0;
   return out;
 }
 
 constexpr std::array<std::array<int, 2>, 7> kRanks = {
     {{1, 1}, {2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 4}}};  // data-parallel ranks, and ep
 
-TEST(StageBytes, AreWhatTheFirstRankAllocatesHoweverExpertsAreDivided) {
+TEST_F(StageBytes, AreWhatTheFirstRankAllocatesHoweverExpertsAreDivided) {
   const auto rule = rule_of("AdamW");
   for (const auto [ranks, ep] : kRanks) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const Reduction reduction : {Reduction::Each, Reduction::Once}) {
-        for (const DType sums : {DType::F32, DType::BF16}) {
-          Layout layout = layout_of(ranks, ep, stage);
-          layout.reduction = reduction;
-          layout.sums = sums;
-          EXPECT_EQ(predicted(layout, *rule), allocated(layout, *rule))
-              << ranks << " ranks, experts divided among " << ep << ", stage " << stage
-              << ", reduction " << static_cast<int>(reduction) << ", sums "
-              << static_cast<int>(sums);
-        }
+        Layout layout = layout_of(ranks, ep, stage);
+        layout.reduction = reduction;
+        EXPECT_EQ(predicted(layout, *rule), allocated(layout))
+            << ranks << " ranks, experts divided among " << ep << ", stage " << stage
+            << ", reduction " << static_cast<int>(reduction);
       }
     }
   }
 }
 
-TEST(StageBytes, OfGroupsThatHoldAllWeightsAreTheRanksOfTheGroup) {
+TEST_F(StageBytes, OfGroupsThatHoldAllWeightsAreTheRanksOfTheGroup) {
   const auto rule = rule_of("AdamW");
   for (const int ep : {1, 2}) {
     Layout layout = layout_of(4, ep, 3);
     layout.shard_ranks = 2;
-    EXPECT_EQ(predicted(layout, *rule), allocated(layout, *rule)) << ep;
+    EXPECT_EQ(predicted(layout, *rule), allocated(layout)) << ep;
   }
 }
 
 // By hand: a matrix of an expert has 36 x 36 values, which take two chunks of 1024, and its bias
 // one chunk. Five experts divided among two ranks are three on the first one.
-TEST(StageBytes, OfDividedExpertsCountTheExpertsOfTheRank) {
+TEST_F(StageBytes, OfDividedExpertsCountTheExpertsOfTheRank) {
   const Layout layout = layout_of(4, 2, 1);
   const PlannedStage stage = plan_stage(toy::model(), layout, {}, /*stage=*/0);
   std::int64_t experts = 0;

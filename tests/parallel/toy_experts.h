@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/geometry.h"
 #include "tessera/comm/world.h"
+#include "tessera/memory/ledger.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/optim/rule.h"
@@ -258,6 +260,8 @@ struct Training {
   bool recompute = false;
   bool splits_backward = false;  ///< weight gradients in a pass of their own, as with zero bubbles
   const checkpoint::Checkpoint* from = nullptr;
+  /// Called on the first rank when the gradients of a step are complete.
+  std::function<void(const memory::Usage&)> usage = {};
 };
 
 struct Result {
@@ -356,6 +360,8 @@ inline Result train(const Training& how, std::int64_t begin = 0, std::int64_t st
   std::mutex mutex;
   comm::run_threads(mesh, [&](comm::World& world) {
     at::set_num_threads(1);
+    memory::Ledger ledger;
+    const memory::ScopedLedger counts(ledger);
     config::Problems problems;
     config::Origins origins;
     const auto rule = optim::rule_factory(how.optimizer)(json::Value(), problems, origins);
@@ -393,6 +399,7 @@ inline Result train(const Training& how, std::int64_t begin = 0, std::int64_t st
       optimizer.wait_weights();
       executor.train(actions_of(how, micros), input);
       gradients.finish();
+      if (how.usage && world.is_leader()) how.usage(ledger.usage());
       const double norm = optim::gradient_norm(gradients.chunk_sums());
       const double clip = std::min(1.0, 0.5 / norm);
       optimizer.update(gradients, {.lr = 0.01, .grad_scale = clip, .step = step + 1});
