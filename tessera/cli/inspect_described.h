@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tessera inspect shows of files that hold no model of tessera's: ONNX, tokenizers.
+// The facts that tessera inspect shows about files without a model of tessera's: ONNX, tokenizers.
 #pragma once
 
 #include <filesystem>
@@ -17,8 +17,8 @@ namespace tessera::cli {
 using DescribedFacts = std::vector<std::pair<std::string, json::Value>>;
 
 DescribedFacts facts_of(const interop::OnnxFile& onnx);
-/// Of a tokenizer.json, whatever its name; nothing for any other file. Throws the errors of a .json
-/// file that cannot be read.
+/// The facts of a tokenizer.json, whatever its name; nothing for any other file. Throws the errors
+/// of a .json file that cannot be read.
 std::optional<DescribedFacts> facts_of_tokenizer(const std::filesystem::path& path);
 
 }  // namespace tessera::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two runs differ, for people: their configurations, and their losses side by side.
+// The differences of two runs, for people: their configurations, and their losses side by side.
 #pragma once
 
 #include <filesystem>

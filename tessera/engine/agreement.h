@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decides the result of a training, and must therefore be equal on all of its hosts.
+// The facts that decide the result of a training, and must therefore be equal on all of its hosts.
 #pragma once
 
 #include <functional>

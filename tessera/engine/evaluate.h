@@ -28,13 +28,13 @@ struct EvalReport {
   std::int64_t samples = 0, of_samples = 0;  ///< those that were read, and those of the dataset
 };
 
-/// How much of its dataset an evaluation read: " of the first 80 of 1,000 samples"; empty: all of
-/// it.
+/// The part of its dataset that an evaluation read: " of the first 80 of 1,000 samples"; empty: all
+/// of it.
 std::string part_text(const EvalReport& report);
 
-/// What EvalReport::tokens counts, and the loss is the mean of: "tokens" that the model predicts;
-/// "labels", if it predicts classes, one for the whole sample or one for each token; "pairs" of
-/// texts that it compares, or "completions" that were labelled.
+/// The unit that EvalReport::tokens counts, and over which the loss is a mean: "tokens" that the
+/// model predicts; "labels", if it predicts classes, one for the whole sample or one for each
+/// token; "pairs" of texts that it compares, or "completions" that were labelled.
 std::string counted_by(const data::Dataset& dataset, const models::ObjectiveChoice& objective);
 
 /// Callbacks around the rounds of an evaluation; in each round every data-parallel rank computes at

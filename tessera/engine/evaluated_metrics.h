@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the evaluations of a training will read and report, before the first one.
+// The data that the evaluations of a training will read and the metrics that they will report,
+// known before the first one.
 #pragma once
 
 #include <cstdint>

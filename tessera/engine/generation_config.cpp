@@ -137,7 +137,7 @@ void warn_of_unapplied(const Keys& keys, const fs::path& path) {
                         text::join(found, ", ")));
 }
 
-/// What the tokenizer and the chat template say of the end of an answer.
+/// The tokens that end an answer by the tokenizer and the chat template.
 std::vector<std::int32_t> ends_of_answers(const OpenModel& model) {
   if (model.tokenizer == nullptr) return {};
   std::optional<text::chat::ChatTemplate> chat;

@@ -23,7 +23,7 @@
 namespace tessera::engine {
 namespace {
 
-/// What a printed line has of the steps since the last one.
+/// The values of a printed line that are means over the steps since the last one.
 constexpr std::array kTimes = {&StepReport::seconds,
                                &StepReport::data_s,
                                &StepReport::forward_s,

@@ -99,8 +99,9 @@ class FrameBuffer {
 // The handshake. The listening side sends a Greeting; the other one answers with a ClientProof;
 // then the listening side sends its own Mac.
 
-/// How every message of the handshake begins in all versions, and what a process says about its
-/// job. Nothing vouches for it: it explains why two processes do not know the same secret.
+/// The beginning of every message of the handshake in all versions, and the claims of a process
+/// about its job. Nothing vouches for it: it explains why two processes do not know the same
+/// secret.
 struct Introduction {
   std::uint32_t magic = 0;
   std::uint32_t version = 0;

@@ -14,7 +14,7 @@
 namespace tessera::hosts {
 namespace {
 
-/// What one host did wrong, without its name.
+/// The fault of one host, without its name.
 struct Cause {
   HostProblem problem;
   std::vector<std::string> hosts;

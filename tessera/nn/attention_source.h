@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the queries of this rank find keys and values: beside them, on the ranks that share the
-// tokens, or in a cache. Each way is a class; the kinds of attention in functional.h ask for the
-// class and do not branch themselves. Legend: B samples, H heads, G heads of keys and values, T
+// The sources of keys and values for the queries of this rank: its own, those of the ranks that
+// share the tokens, or a cache. Each way is a class; the kinds of attention in functional.h ask for
+// the class and do not branch themselves. Legend: B samples, H heads, G heads of keys and values, T
 // tokens, S tokens of the keys, K channels of a head.
 #pragma once
 

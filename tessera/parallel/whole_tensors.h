@@ -25,8 +25,8 @@ std::vector<int> balanced_owners(std::span<const double> costs, int ranks);
 class WholeTensors {
  public:
   explicit WholeTensors(const UpdateContext& context);
-  /// Of the directions, which all exist before the first is transformed: a rank's shard of them,
-  /// the messages to their owners, and the one that an owner assembles. See UpdateBytes.
+  /// See UpdateBytes. The directions all exist before the first is transformed: a rank's shard of
+  /// them, the messages to their owners, and the one that an owner assembles.
   static std::int64_t bytes(const PlannedStage& stage, const optim::Rule& rule);
 
   /// Replaces the directions that ParameterNorms::prepare() wrote by those that Rule::update()

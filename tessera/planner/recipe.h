@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training computes, whatever the layout: optimizer, schedule, batch and seed; the checks of
-// these before the plan, and the objects made from them after it.
+// The computation of a training, whatever the layout: optimizer, schedule, batch and seed; the
+// checks of these before the plan, and the objects made from them after it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run takes place, what it saves, evaluates and prints: what may differ between two runs
-// that compute the same.
+// The folder of a run, and its checkpoints, evaluations and printing: settings that may differ
+// between two runs that compute the same.
 #pragma once
 
 #include <string>

@@ -57,7 +57,7 @@ bool reads_images(const planner::Plan& plan) {
   return plan.model().resolved.trunk.output.modality == models::Modality::Images;
 }
 
-/// What the samples of the data consist of, and TableFacts::train_tokens counts.
+/// The unit of the samples of the data, which TableFacts::train_tokens counts.
 const char* unit_of(const planner::Plan& plan) {
   return reads_images(plan) ? "images" : "tokens";
 }
@@ -309,7 +309,7 @@ std::string memory_split_line(const planner::Plan& plan, const planner::MemoryEs
          (saving > 0 ? fmt::format("; and {} while it saves", bytes(saving)) : "");
 }
 
-// Where the masters and states rest that are not in memory.
+// The folder of masters and states that rest outside of memory, and their bytes.
 std::string offload_line(const planner::Plan& plan, const planner::MemoryEstimate& estimate) {
   const parallel::StateOffload& offload = *plan.layout().offload;
   return fmt::format("masters and states rest in {}: {} a rank x {} = {}; {} {} in memory",

@@ -9,8 +9,8 @@
 
 namespace tessera::report {
 
-/// What status.json says of a run, corrected by the lock of its folder: a training that was to be
-/// running and whose process is gone was killed, because it could not write its own end.
+/// The contents of a run's status.json, corrected by the lock of its folder: a training that was to
+/// be running and whose process is gone was killed, because it could not write its own end.
 struct RunStatus {
   /// "running", "finished", "stopped", "failed" or "killed"; empty if the folder has no readable
   /// status.json.

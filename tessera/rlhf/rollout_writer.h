@@ -115,7 +115,7 @@ class RolloutWriter {
   [[nodiscard]] bool is_valid(const Completion& kept) const;
   /// Returns the units whose completions are not all in the ledger; takes over those of the others.
   std::vector<std::vector<std::int64_t>> missing(std::vector<std::vector<std::int64_t>> all);
-  /// Whose ranks have different completions to exchange.
+  /// The groups of ranks that have different completions to exchange.
   enum class Among : std::uint8_t {
     DataRanks,  ///< ranks that share layers have the same ones
     Drawers,    ///< likewise, in the groups of ranks by which they are drawn

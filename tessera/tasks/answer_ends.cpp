@@ -15,8 +15,8 @@ json::Value message_of(const char* role, const char* content) {
       {{"role", json::Value::string(role)}, {"content", json::Value::string(content)}});
 }
 
-/// What the template writes after an assistant's turn that ends a conversation; nothing if it
-/// refuses every short one.
+/// The text that the template writes after an assistant's turn that ends a conversation; nothing if
+/// it refuses every short one.
 std::optional<std::string> after_an_answer(const text::chat::ChatTemplate& chat) {
   constexpr const char* kAnswer = "4f1c9a";  // a word that no template contains
   const json::Value user = message_of("user", "a"), assistant = message_of("assistant", kAnswer);

@@ -149,8 +149,8 @@ class Alignment {
   }
 
  private:
-  /// Where the text behind a content begins in `whole`, if the content is at `at`; the template may
-  /// have changed it.
+  /// The offset in `whole` at which the text behind a content begins, if the content is at `at`;
+  /// the template may have changed it.
   static std::optional<std::size_t> behind_content(const std::string& whole,
                                                    std::size_t at,
                                                    const std::string& content,
@@ -229,8 +229,8 @@ std::string first_special(const std::string& text, const text::Tokenizer& tokeni
   return found == ids.end() ? std::string() : std::string(tokenizer.bytes_of(*found));
 }
 
-/// What the template writes behind the two messages of a question and an answer that another
-/// question follows.
+/// The texts that the template writes behind the two messages of a question and an answer that
+/// another question follows.
 std::optional<std::pair<std::string, std::string>> behind_turns(
     const text::chat::ChatTemplate& chat) {
   const std::vector<std::string> words = {"4f1c9a", "b72e05", "c90d36"};

@@ -20,7 +20,7 @@ namespace tessera::engine {
 
 namespace {
 
-/// What a step's batch consists of: images, or `tokens`.
+/// The unit of a step's batch: images, or `tokens`.
 const char* unit_of(Trainer& trainer, const char* tokens) {
   const models::Modality read = planner::model_of(trainer.engine().plan()).trunk.output.modality;
   return read == models::Modality::Images ? "images" : tokens;

@@ -332,7 +332,7 @@ TorchValue aliases_of(const std::vector<checkpoint::StreamedTensor>& weights) {
   return TorchValue::dict(std::move(out));
 }
 
-// What DeepSpeed's engine reads from the file before it reads zero/.
+// The entries that DeepSpeed's engine reads from the file before it reads zero/.
 TorchValue model_states(const Foreign& training, const std::string& version) {
   const std::int64_t updates = training.step - training.skipped;
   const auto count = [](std::int64_t value) { return TorchValue::integer(value); };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an ONNX file says of itself: versions, inputs, outputs and stored tensors. Its graph is not
+// The description of an ONNX file: versions, inputs, outputs and stored tensors. Its graph is not
 // run. Source: onnx.proto3 of ONNX 1.16.
 #pragma once
 

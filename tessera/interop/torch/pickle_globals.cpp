@@ -101,8 +101,8 @@ bool has(const std::array<std::string_view, N>& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-/// Of torch's names only classes and types; its functions are either known tensor constructors,
-/// which are read or refused, or not needed.
+/// True for classes and types of torch; its functions are either known tensor constructors, which
+/// are read or refused, or not needed.
 bool is_torch_class(std::string_view name) {
   const std::string_view last = name.substr(name.rfind('.') + 1);
   if (name.starts_with("torch._utils.") || name.starts_with("torch._tensor.")) return false;

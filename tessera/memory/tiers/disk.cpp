@@ -137,7 +137,7 @@ void SlotFile::move(std::size_t slot,
     bytes = bytes.subspan(static_cast<std::size_t>(moved));
     at += moved;
   }
-  // Where the page cache is used, the bytes need not stay in it.
+  // If the page cache is used, the bytes need not stay in it.
   ::posix_fadvise(fd_, begin, block_, POSIX_FADV_DONTNEED);
 }
 

@@ -50,7 +50,7 @@ double square_sum(const at::Tensor& x) {
 }  // namespace
 
 std::int64_t CompressedState::bytes(const PlannedStage& stage, const optim::Rule& rule) {
-  // Of each element: the whole vector instead of a shard of state[0], the error feedback and the
+  // An element has the whole vector instead of a shard of state[0], the error feedback and the
   // messages of CompressedReduce, and separate masters.
   const bool local = rule.compressed()->local_weights();
   const bool several = !stage.buffers.empty() && stage.buffers.front().ranks.fold > 1;

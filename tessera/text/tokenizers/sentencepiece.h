@@ -12,7 +12,7 @@
 
 namespace tessera::text::tokenizers {
 
-/// Where U+2581 is inserted for a space that the text does not have.
+/// The places at which U+2581 is inserted for a space that the text does not have.
 enum class DummyPrefix : std::uint8_t {
   AsTrained,  ///< before each text, and each part after an added token, if the model specifies it
   /// Only before a text; U+2581 in the text is a space, and white space after an added token stays
