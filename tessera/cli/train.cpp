@@ -116,7 +116,10 @@ void print_json(const planner::Plan& plan, int code, bool dry_run) {
   json::Value out;
   out["exit_code"] = json::Value::integer(code);
   out["run_dir"] = json::Value::string(plan.run().dir);
-  out["parameters"] = json::Value::integer(planner::model_of(plan).num_parameters);
+  const models::Resolved& model = planner::model_of(plan);
+  out["parameters"] = json::Value::integer(model.num_parameters);
+  if (model.inactive_parameters > 0)
+    out["active_parameters"] = json::Value::integer(model.active_parameters());
   out["memory_per_rank"] = memory_json(plan);
   if (dry_run) {
     out["config"] = plan.resolved();

@@ -2,13 +2,43 @@
 #include "tessera/engine/expert_balance.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
 #include <utility>
 
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/nn/denominators.h"
-#include "tessera/nn/expert_load.h"
+#include "tessera/tensor/flat_buffer.h"
 
 namespace tessera::engine {
+namespace {
+
+/// The largest load divided by the mean one; 0 without loads.
+double unevenness(const std::vector<double>& counts, std::size_t experts) {
+  const auto end = counts.begin() + static_cast<std::ptrdiff_t>(experts);
+  const double total = std::accumulate(counts.begin(), end, 0.0);
+  return total == 0.0
+             ? 0.0
+             : *std::max_element(counts.begin(), end) / total * static_cast<double>(experts);
+}
+
+/// The entropy of the loads divided by that of equal loads: 1 at perfect balance.
+double relative_entropy(const std::vector<double>& counts, std::size_t experts) {
+  const auto end = counts.begin() + static_cast<std::ptrdiff_t>(experts);
+  const double total = std::accumulate(counts.begin(), end, 0.0);
+  if (total == 0.0 || experts < 2) return 1.0;
+  double sum = 0.0;
+  for (auto count = counts.begin(); count != end; ++count) {
+    if (*count > 0.0) sum -= *count / total * std::log(*count / total);
+  }
+  return sum / std::log(static_cast<double>(experts));
+}
+
+}  // namespace
 
 bool ExpertBalance::has_experts(const nn::Model& model) {
   const nn::ParamInfos all = nn::parameters_of(model);
@@ -27,6 +57,183 @@ std::vector<double> ExpertBalance::take_counts() {
   const mesh::AxisSet same = mesh::AxisSet{mesh::Axis::Pp} | mesh::AxisSet::tp();
   if (world_.group(same).index > 0) std::fill(out.begin(), out.end(), 0.0);
   return out;
+}
+
+std::vector<ExpertBalance::Layer> ExpertBalance::take_loads() {
+  std::vector<Layer> layers;
+  std::vector<double> all;
+  for (int chunk = 0; chunk < model_.layout().chunks; ++chunk) {
+    const auto [first, last] = model_.blocks_of(chunk);
+    for (int b = first; b < last; ++b) {
+      auto* const block = dynamic_cast<nn::HasExperts*>(&model_.block(b));
+      if (block == nullptr || block->router().load == nullptr) continue;
+      Layer layer = {.block = b, .router = block->router(), .counts = {}};
+      const nn::ExpertLoad::Counts counts = layer.router.load->take();
+      layer.counts.assign(counts.chosen_E.begin(), counts.chosen_E.end());
+      layer.counts.resize(static_cast<std::size_t>(layer.router.num_experts) + 1, 0.0);
+      layer.counts.back() = static_cast<double>(counts.dropped);
+      all.insert(all.end(), layer.counts.begin(), layer.counts.end());
+      layers.push_back(std::move(layer));
+    }
+  }
+  all = world_.all_reduce(world_.group(mesh::AxisSet::tokens()),
+                          std::move(all),
+                          comm::Op::Sum,
+                          TESSERA_HERE("loads of experts"));
+  auto from = all.begin();
+  for (Layer& layer : layers) {
+    std::copy_n(from, layer.counts.size(), layer.counts.begin());
+    from += static_cast<std::ptrdiff_t>(layer.counts.size());
+  }
+  return layers;
+}
+
+void ExpertBalance::report(const std::vector<Layer>& layers, Metrics& metrics) {
+  std::vector<double> sums(5, 0.0);  // entropy, layers, choices, dropped choices, with capacity
+  double most = 0.0;
+  for (const Layer& layer : layers) {
+    const auto experts = static_cast<std::size_t>(layer.router.num_experts);
+    most = std::max(most, unevenness(layer.counts, experts));
+    sums[0] += relative_entropy(layer.counts, experts);
+    sums[1] += 1.0;
+    sums[2] += std::accumulate(layer.counts.begin(), layer.counts.end() - 1, 0.0);
+    sums[3] += layer.counts.back();
+    sums[4] += layer.router.drops ? 1.0 : 0.0;
+  }
+  if (stages_ > 1) {
+    const comm::Group& column = world_.group({mesh::Axis::Pp});
+    sums = world_.all_reduce(
+        column, std::move(sums), comm::Op::Sum, TESSERA_HERE("balance of experts"));
+    most =
+        world_.all_reduce(column, {most}, comm::Op::Max, TESSERA_HERE("largest load of an expert"))
+            .front();
+  }
+  if (sums[1] == 0.0) return;
+  metrics.push_back({"expert_load", most, 1.0});
+  metrics.push_back({"expert_entropy", sums[0] / sums[1], 1.0});
+  if (sums[4] > 0.0)
+    metrics.push_back({"dropped_choices", sums[2] == 0.0 ? 0.0 : sums[3] / sums[2], 1.0});
+}
+
+void ExpertBalance::finish(bool updates, Metrics& metrics) {
+  const std::vector<Layer> layers = take_loads();
+  report(layers, metrics);
+  if (!updates) return;
+  for (const Layer& layer : layers) {
+    if (layer.router.correction != nullptr && layer.router.correction_rate > 0.0) correct(layer);
+  }
+  if (stages_ > 1 && model_.working() != DType::F32) share_between_stages();
+}
+
+/// Raises the correction of each expert with fewer choices than the mean, and lowers the others'.
+void ExpertBalance::correct(const Layer& layer) {
+  const auto experts = static_cast<std::size_t>(layer.router.num_experts);
+  const double total = std::accumulate(layer.counts.begin(), layer.counts.end() - 1, 0.0);
+  if (total == 0.0) return;
+  Values& values = corrections_of(layer);
+  for (std::size_t e = 0; e < experts; ++e) {
+    const double excess = layer.counts[e] * static_cast<double>(experts) - total;
+    if (excess == 0.0) continue;
+    const auto rate = static_cast<float>(layer.router.correction_rate);
+    values[e] += excess > 0.0 ? -rate : rate;
+  }
+  write(layer, values);
+}
+
+ExpertBalance::Values& ExpertBalance::corrections_of(const Layer& layer) {
+  Values& values = corrections_[layer.block];
+  if (!values.empty()) return values;
+  for (parallel::FlatGroup& group : model_.groups()) {
+    for (const FlatParam& param : group.layout.params()) {
+      if (param.info->name != layer.router.correction->info().name) continue;
+      group.weights->wait();
+      const at::Tensor now =
+          view_of(group.weights->whole(), param).to(at::kCPU, at::kFloat).contiguous();
+      const auto* const from = now.const_data_ptr<float>();
+      values.assign(from, from + now.numel());
+      if (group.weights->comes_and_goes()) group.weights->release();
+      return values;
+    }
+  }
+  TESSERA_ASSERT(false);
+}
+
+/// Writes the values to this rank's part of the buffer that holds them.
+void ExpertBalance::write(const Layer& layer, const Values& values) {
+  for (parallel::FlatGroup& group : model_.groups()) {
+    const FlatLayout& layout = group.layout;
+    for (const FlatParam& param : layout.params()) {
+      if (param.info->name != layer.router.correction->info().name) continue;
+      group.weights->begin_write();
+      const at::Tensor& own = group.weights->own();
+      const std::int64_t begin =
+          own.numel() == layout.numel() ? 0 : layout.shard_begin(group.ranks.fold->index);
+      const Segment& segment = layout.segments_of(param).front();
+      const Segment mine = segment.within(begin, begin + own.numel());
+      if (mine.numel > 0) {
+        const at::Tensor all =
+            at::from_blob(const_cast<float*>(values.data()), {segment.numel}, at::kFloat);
+        own.narrow(0, mine.begin - begin, mine.numel)
+            .copy_(all.narrow(0, mine.begin - segment.begin, mine.numel));
+      }
+      group.weights->written();
+      group.weights->settle();
+      return;
+    }
+  }
+}
+
+/// Gives the corrections of all stages to every stage, because one rank writes them to checkpoints.
+void ExpertBalance::share_between_stages() {
+  const comm::Group& column = world_.group({mesh::Axis::Pp});
+  double most = 0.0;
+  for (const auto& [block, values] : corrections_)
+    most = std::max(most, static_cast<double>(values.size()));
+  most =
+      world_.all_reduce(column, {most}, comm::Op::Max, TESSERA_HERE("number of experts")).front();
+  const auto width = static_cast<std::size_t>(most) + 1;  // the number of values, then these
+  std::vector<double> all(width * static_cast<std::size_t>(model_.num_blocks()), 0.0);
+  for (int chunk = 0; chunk < model_.layout().chunks; ++chunk) {
+    const auto [first, last] = model_.blocks_of(chunk);
+    for (int b = first; b < last; ++b) {
+      const auto found = corrections_.find(b);
+      if (found == corrections_.end()) continue;
+      double* const to = all.data() + static_cast<std::size_t>(b) * width;
+      to[0] = static_cast<double>(found->second.size());
+      std::copy(found->second.begin(), found->second.end(), to + 1);
+    }
+  }
+  all = world_.all_reduce(
+      column, std::move(all), comm::Op::Sum, TESSERA_HERE("corrections of routers"));
+  for (int b = 0; b < model_.num_blocks(); ++b) {
+    const double* const from = all.data() + static_cast<std::size_t>(b) * width;
+    if (from[0] == 0.0) continue;
+    corrections_[b].assign(from + 1, from + 1 + static_cast<std::ptrdiff_t>(from[0]));
+  }
+}
+
+json::Value ExpertBalance::state() const {
+  if (model_.working() == DType::F32 || corrections_.empty()) return {};
+  json::Value out = json::Value::object();
+  for (const auto& [block, values] : corrections_) {
+    json::Value list = json::Value::array();
+    for (const float value : values)
+      list.push_back(json::Value::number(static_cast<double>(value)));
+    out[model_.name(block)] = std::move(list);
+  }
+  return out;
+}
+
+void ExpertBalance::restore(const json::Value* state) {
+  corrections_.clear();
+  if (state == nullptr || !state->is_object() || model_.working() == DType::F32) return;
+  for (int b = 0; b < model_.num_blocks(); ++b) {
+    const json::Value* const list = state->find(model_.name(b));
+    if (list == nullptr) continue;
+    Values& values = corrections_[b];
+    for (const json::Value& value : list->items())
+      values.push_back(static_cast<float>(value.as_double()));
+  }
 }
 
 }  // namespace tessera::engine

@@ -135,7 +135,7 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
       options_.recompute,
       link_.get());
   if (ExpertBalance::has_experts(options_.model))
-    experts_ = std::make_unique<ExpertBalance>(world_, *model_);
+    experts_ = std::make_unique<ExpertBalance>(world_, *model_, options_.stages.stages);
   terms_ =
       std::make_unique<TermReduction>(world_, options_.stages.stages, model_->num_blocks() - 1);
 }
@@ -299,6 +299,7 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
     result.skip_reason = first_nonfinite(sums);
   }
   if (scaler_) follow_scale(result);
+  if (experts_ != nullptr) experts_->finish(/*updates=*/finite, result.metrics);
   phase.reset();
   result.optimizer_s = now_s() - update_start;
   ++step_;
@@ -514,6 +515,9 @@ void TrainState::describe(checkpoint::Meta& meta) const {
   meta.step = step_;
   meta.extra["skipped"] = json::Value::integer(skipped_);
   if (scaler_) meta.extra["loss_scaler"] = scaler_->state();
+  if (experts_ == nullptr) return;
+  json::Value corrections = experts_->state();
+  if (!corrections.is_null()) meta.extra["router_corrections"] = std::move(corrections);
 }
 
 void TrainState::load(const checkpoint::Checkpoint& checkpoint) {
@@ -530,6 +534,7 @@ void TrainState::load(const checkpoint::Checkpoint& checkpoint) {
   // configured.
   const json::Value* scaler = meta.extra.find("loss_scaler");
   if (scaler_ && scaler != nullptr) scaler_->restore(*scaler);
+  if (experts_ != nullptr) experts_->restore(meta.extra.find("router_corrections"));
 }
 
 }  // namespace tessera::engine

@@ -35,6 +35,9 @@ enum class Kind : std::uint8_t {
   Backend,       // of torch.distributed
   Sharded,       // how torch or fairscale divide the states: words that stand for a stage of ZeRO
   Split,         // shares of training, validation and test data
+  DropPolicy,    // Megatron-LM's word for what an expert keeps at its capacity
+  Balancing,     // Megatron-LM's word for the loss that balances experts
+  ExpertBias,    // a switch that sets its key to Megatron-LM's rate
   One,           // number of hosts: the value must be one
   Told,          // has no effect here: the key is the reason
   ToldValue,     // the same with a value
@@ -195,6 +198,50 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--ffn_hidden_size", Kind::Number, "model.ffn_hidden_size"},
     {"--vocab_file", Kind::Vocabulary, "tokenizer.vocab"},
     {"--merge_file", Kind::Vocabulary, "tokenizer.merges"},
+
+    // Experts, in Megatron-LM.
+    {"--num_experts", Kind::Number, "model.moe.num_experts"},
+    {"--moe_ffn_hidden_size", Kind::Number, "model.moe.ffn_hidden_size"},
+    {"--moe_layer_freq", Kind::Number, "model.moe.every"},
+    {"--moe_router_topk", Kind::Number, "model.moe.top_k"},
+    {"--moe_router_score_function", Kind::Text, "model.moe.router.score"},
+    {"--moe_router_pre_softmax", Kind::Off, "model.moe.router.normalize"},
+    {"--moe_router_topk_scaling_factor", Kind::Number, "model.moe.router.scale"},
+    {"--moe_router_num_groups", Kind::Number, "model.moe.router.groups"},
+    {"--moe_router_group_topk", Kind::Number, "model.moe.router.top_groups"},
+    {"--moe_router_enable_expert_bias", Kind::ExpertBias, "model.moe.router.bias_update"},
+    {"--moe_router_bias_update_rate", Kind::Number, "model.moe.router.bias_update"},
+    {"--moe_router_load_balancing_type", Kind::Balancing, "model.moe.losses"},
+    {"--moe_aux_loss_coeff", Kind::Number, "model.moe.losses.balance"},
+    {"--moe_z_loss_coeff", Kind::Number, "model.moe.losses.z"},
+    {"--moe_expert_capacity_factor", Kind::Number, "model.moe.capacity"},
+    {"--moe_token_drop_policy", Kind::DropPolicy, "model.moe.drop"},
+    {"--moe_shared_expert_intermediate_size", Kind::Number, "model.moe.shared_ffn_hidden_size"},
+    {"--moe_shared_expert_gate", Kind::Switch, "model.moe.shared_gate"},
+    {"--expert_model_parallel_size", Kind::Number, "parallel.expert"},
+    {"--moe_router_dtype", Kind::ToldValue, "routers always compute in fp32"},
+    {"--moe_token_dispatcher_type",
+     Kind::ToldValue,
+     "ranks that divide experts exchange numbers of tokens, then the tokens"},
+    {"--moe_grouped_gemm", Kind::ToldSwitch, "experts are computed one after the other"},
+    {"--moe_permute_fusion", Kind::ToldSwitch, "tokens are sorted by expert in one pass"},
+    {"--moe_router_fusion", Kind::ToldSwitch, "a router is one operation"},
+    {"--moe_pad_expert_input_to_capacity",
+     Kind::ToldSwitch,
+     "rows that no token fills are not computed"},
+    {"--moe_shared_expert_overlap",
+     Kind::ToldSwitch,
+     "shared experts are computed after the others"},
+    {"--moe_per_layer_logging",
+     Kind::ToldSwitch,
+     "metrics.jsonl has the load and the entropy of the experts"},
+    {"--moe_input_jitter_eps", Kind::Refused, "remove it: the inputs of routers have no noise"},
+    {"--moe_use_upcycling",
+     Kind::Refused,
+     "remove it: tessera convert MODEL OUT --upcycle 8 makes experts of a dense model"},
+    {"--expert_tensor_parallel_size",
+     Kind::Refused,
+     "remove it: a rank holds each of its experts whole"},
 
     {"--backend", Kind::Backend, "run.transport"},
     {"--max_restarts", Kind::Number, "run.restarts"},

@@ -45,16 +45,19 @@ const Flag* find_flag(std::string_view word) {
 
 bool is_switch(Kind kind) {
   return kind == Kind::Switch || kind == Kind::Off || kind == Kind::Stage || kind == Kind::Zero ||
-         kind == Kind::Ema || kind == Kind::Questions;
+         kind == Kind::Ema || kind == Kind::Questions || kind == Kind::ExpertBias;
 }
 
 // DeepSpeed-Chat's decay of the average of the actor's weights.
 constexpr double kChatEma = 0.992;
+// Megatron-LM's default of --moe-router-bias-update-rate.
+constexpr double kExpertBias = 1e-3;
 
 // The value of a switch that is on.
 json::Value switched(Kind kind, bool on) {
   if (kind == Kind::Zero) return json::Value::integer(0);
   if (kind == Kind::Ema) return json::Value::number(kChatEma);
+  if (kind == Kind::ExpertBias) return json::Value::number(kExpertBias);
   if (kind == Kind::Questions) return json::Value::string("questions");
   if (kind == Kind::Stage) return json::Value::integer(on ? 1 : 0);
   return json::Value::boolean(kind == Kind::Off ? !on : on);
@@ -222,8 +225,8 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
   if (is_switch(flag.kind)) {
     const auto on = value ? truth(*value) : std::optional(true);
     TESSERA_REQUIRE(on.has_value(), Config, fmt::format("{}: expected true or false", typed), "");
-    const bool only_on =
-        flag.kind == Kind::Zero || flag.kind == Kind::Ema || flag.kind == Kind::Questions;
+    const bool only_on = flag.kind == Kind::Zero || flag.kind == Kind::Ema ||
+                         flag.kind == Kind::Questions || flag.kind == Kind::ExpertBias;
     if (*on || !only_on)
       out.settings.push_back({typed, std::string(flag.key), switched(flag.kind, *on)});
     return;
@@ -281,6 +284,10 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
       return read_backend(typed, *value, out);
     case Kind::Split:
       return add_split(typed, *value, out);
+    case Kind::DropPolicy:
+      return add_drop_policy(typed, *value, out);
+    case Kind::Balancing:
+      return add_balancing(typed, *value, out);
     case Kind::Sharded:
       return add_sharded(typed, *value, out);
     case Kind::RunName:

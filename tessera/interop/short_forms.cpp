@@ -40,6 +40,25 @@ void spell_out_deepspeed(json::Value& source) {
     const bool off = size != nullptr && size->is_number() && size->as_integer() == 0;
     if (off || is_word(size, "auto")) erase(*tensor, "autotp_size");
   }
+  if (json::Value* const experts = block_of(source, "expert_parallel")) {
+    const json::Value* const enabled = experts->find("enabled");
+    const bool on = enabled != nullptr && enabled->is_bool() && enabled->as_bool();
+    // Without the switch, the values of its block mean nothing.
+    for (const char* const key : {"autoep_size",
+                                  "expert_tensor_parallel_size",
+                                  "score_func",
+                                  "score_apply",
+                                  "route_norm",
+                                  "route_scale",
+                                  "top_k",
+                                  "routed_scaling_factor",
+                                  "num_expert_groups",
+                                  "num_limited_groups",
+                                  "expert_activation",
+                                  "load_balance_coeff"}) {
+      if (!on) erase(*experts, key);
+    }
+  }
 }
 
 bool is_given(const json::Value& object, std::string_view key) {

@@ -10,9 +10,10 @@ namespace tessera::interop {
 /// Colossal-AI's tensor mode "sequence", which splits tokens but no weights, is `context`; its
 /// model.num_chunks is NUM_CHUNKS. In DeepSpeed's blocks `pipeline` and `tensor_parallel`, whose
 /// sizes are other names of keys here, settings without a meaning ("auto", an autotp_size of 0) are
-/// removed, and the partition "best" is "parameters"; an interval of `pipeline` above 0 enables
-/// recompute unless `activation_checkpointing` selects it. Colossal-AI's fp16.mode without
-/// fp16.enabled enables fp16 with the scaler "megatron". Pure.
+/// removed, and the partition "best" is "parameters"; so is the size in a block `expert_parallel`
+/// that is not enabled; an interval of `pipeline` above 0 enables recompute unless
+/// `activation_checkpointing` selects it. Colossal-AI's fp16.mode without fp16.enabled enables fp16
+/// with the scaler "megatron". Pure.
 json::Value spell_out_parallel(json::Value source);
 
 /// Returns `source` with the long form of short keys and the current names of old ones. If the file

@@ -21,6 +21,7 @@ const std::vector<NamedAxis>& named_axes() {
   static const std::vector<NamedAxis> all = {
       {"pipeline parallelism", AxisSet{Axis::Pp}, ""},
       {"data parallelism", AxisSet::dp(), ""},
+      {"expert parallelism", AxisSet{Axis::Ep}, "parallel.expert"},
       {"context parallelism", AxisSet{Axis::Cp}, "parallel.context.size"},
       {"tensor parallelism", AxisSet::tp(), "parallel.tensor.size"}};
   return all;

@@ -133,7 +133,8 @@ nn::HasExperts::Router Experts::router() const {
           .num_experts = spec_.num_experts,
           .top_k = spec_.router.top_k,
           .correction = weights_.correction,
-          .correction_rate = spec_.router.correction_rate};
+          .correction_rate = spec_.router.correction_rate,
+          .drops = spec_.capacity.factor > 0.0};
 }
 
 FeedForward::Size size_of(const ExpertsSpec& spec) {

@@ -37,6 +37,7 @@ class HasExperts {
     std::int64_t num_experts = 0, top_k = 0;
     Param* correction = nullptr;  ///< nullptr: it has none
     double correction_rate = 0.0;
+    bool drops = false;  ///< experts have a capacity
   };
   /// nullptr as `load`: this layer has an MLP.
   [[nodiscard]] virtual Router router() const = 0;

@@ -4,6 +4,9 @@
 #include <memory>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/expert_exchange.h"
 #include "tessera/ops/clamped_gate.h"
@@ -255,6 +258,11 @@ at::Tensor apply_experts(const at::Tensor& h_BTC,
                          bool weighs_inputs,
                          ExpertLoad* load,
                          StepContext& context) {
+  TESSERA_REQUIRE(weights.input->extension() == nullptr && weights.output->extension() == nullptr,
+                  Unsupported,
+                  fmt::format("adapters of the experts {} are not built",
+                              weights.input->info().name),
+                  "leave them out with adapter.exclude");
   const at::Tensor x_NC = rows(h_BTC);
   const at::Tensor& experts_NK = routed.choices.experts_NK;
   const std::int64_t E = weights.input->info().shape.front(), K = experts_NK.size(1);

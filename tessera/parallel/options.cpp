@@ -112,6 +112,15 @@ void ParallelOptions::describe(config::Fields& f) {
   f.section("context",
             context,
             "Context parallelism: the tokens of long sequences are sharded over ranks.");
+  f.field(
+      "expert",
+      expert,
+      {.text = "Number of data-parallel ranks among which the experts of every sparse layer are "
+               "divided; they exchange tokens. It must divide the data-parallel ranks, and the "
+               "number of experts need not be a multiple of it.",
+       .unit = "ranks",
+       .min = 1,
+       .max = kMostRanks});
 }
 
 }  // namespace tessera::parallel

@@ -140,6 +140,7 @@ class Search {
       if (ranks == 1) layout.zero_stage = 0;
       if (now.shard_ranks == now.data_ranks) layout.shard_ranks = ranks;
       if (ranks % layout.shard_ranks != 0) continue;
+      if (layout.shard_ranks % layout.expert_ranks != 0) continue;
       if (global_batch % (layout.micro_batch * ranks) != 0) continue;
       layout.accumulation = global_batch / layout.micro_batch / ranks;
       if (offer(

@@ -98,10 +98,13 @@ std::string layout_line(const planner::Plan& plan) {
           : fmt::format(", context parallel {} ({})",
                         layout.context,
                         config::name_of(parallel::kContextModes, layout.context_mode));
-  return fmt::format("{} x {}, data parallel {}{}{}, ZeRO stage {}{}, {}",
+  const std::string experts =
+      layout.expert_ranks == 1 ? "" : fmt::format(", expert parallel {}", layout.expert_ranks);
+  return fmt::format("{} x {}, data parallel {}{}{}{}, ZeRO stage {}{}, {}",
                      plural(layout.ranks(), "rank"),
                      plural(layout.threads, "thread"),
                      layout.data_ranks,
+                     experts,
                      tensor,
                      context,
                      layout.zero_stage,
@@ -385,7 +388,12 @@ std::vector<std::string> first_table(const planner::PlanWithData& plan, const Ta
     lines.push_back(fmt::format("{:<11} {}", name, what));
   };
   row("model", model_line(plan, facts));
-  row("parameters", text::with_commas(plan.model().resolved.num_parameters));
+  const models::Resolved& resolved = plan.model().resolved;
+  std::string parameters = text::with_commas(resolved.num_parameters);
+  if (resolved.inactive_parameters > 0)
+    parameters +=
+        fmt::format(", of which a token uses {}", text::with_commas(resolved.active_parameters()));
+  row("parameters", parameters);
   row("data", data_line(plan, facts));
   if (!facts.classes.empty()) row("classes", classes_line(facts));
   row("validation", validation_line(plan, facts));

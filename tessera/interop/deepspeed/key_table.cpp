@@ -281,7 +281,8 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     accepted("tensor_parallel.kernel_inject", Bool, "false",
              "layers have only one implementation"),
     alias("tensor_parallel.replace_with_kernel_inject", Bool, "tensor_parallel.kernel_inject"),
-    accepted("use_data_before_expert_parallelism", Bool, "false", "no model has experts"),
+    accepted("use_data_before_expert_parallelism", Bool, "false",
+             "ranks that divide experts are always neighbours; results do not depend on it"),
 });
 // clang-format on
 

@@ -56,4 +56,28 @@ void add_split(const std::string& typed, const std::string& value, ForeignFlags&
   }
 }
 
+void add_drop_policy(const std::string& typed, const std::string& value, ForeignFlags& out) {
+  TESSERA_REQUIRE(value == "probs" || value == "position",
+                  Config,
+                  fmt::format("{} {}: no such policy", typed, value),
+                  "probs or position");
+  out.settings.push_back({typed,
+                          "model.moe.drop",
+                          json::Value::string(value == "probs" ? "probability" : "position")});
+}
+
+void add_balancing(const std::string& typed, const std::string& value, ForeignFlags& out) {
+  if (value == "aux_loss") return;
+  if (value == "none") {
+    out.settings.push_back({typed, "model.moe.losses.balance", json::Value::number(0.0)});
+    return;
+  }
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("{} {}: this loss is not built", typed, value),
+              value == "seq_aux_loss"
+                  ? "remove it, and give --set model.moe.losses.sequence_balance=0.01 and --set "
+                    "model.moe.losses.balance=0"
+                  : "use aux_loss, whose value does not depend on the order of micro-batches");
+}
+
 }  // namespace tessera::interop

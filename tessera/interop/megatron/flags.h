@@ -20,4 +20,12 @@ void add_megatron_rate(const std::string& typed,
 /// with a note. Throws Error{Config} unless the value is at most three numbers.
 void add_split(const std::string& typed, const std::string& value, ForeignFlags& out);
 
+/// Adds --moe-token-drop-policy probs or position. Throws Error{Config} for another word.
+void add_drop_policy(const std::string& typed, const std::string& value, ForeignFlags& out);
+
+/// Reads --moe-router-load-balancing-type: aux_loss is the loss whose coefficient
+/// --moe-aux-loss-coeff gives, and none removes it. Throws Error{Unsupported} with the alternative
+/// for the others.
+void add_balancing(const std::string& typed, const std::string& value, ForeignFlags& out);
+
 }  // namespace tessera::interop

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 600
+// A decoder with experts: the same bits however its experts are divided among ranks.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "equivalence/within_rounding.h"
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera::test {
+namespace {
+
+/// Two layers with five experts, of which a token uses two, and all terms that balance them.
+TinyRun sparse_run(const std::string& moe = R"({"num_experts": 5, "top_k": 2, "ffn_hidden_size": 24,
+    "losses": {"balance": 0.02, "sequence_balance": 0.01, "z": 0.001}})") {
+  TinyRun run;
+  run.set("model",
+          R"({"family": "llama", "num_layers": 2, "hidden_size": 32, "num_heads": 4,
+              "num_kv_heads": 2, "ffn_hidden_size": 48, "max_positions": 16, "moe": )" +
+              moe + "}");
+  return run;
+}
+
+TinyRun divided(TinyRun run, int ranks) {
+  return run.set("parallel.expert", std::to_string(ranks));
+}
+
+/// How experts are divided in a layout.
+struct Division {
+  int experts = 1;
+  Layout layout;
+};
+
+void expect_bits_of_one_rank(const TinyRun& run,
+                             const std::vector<Division>& divisions,
+                             std::int64_t steps = 4) {
+  const Trace one = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, steps);
+  ASSERT_GT(one.grad_norms.back(), 0.0);
+  for (const auto& [experts, layout] : divisions) {
+    SCOPED_TRACE(std::to_string(layout.ranks) + " ranks, experts on " + std::to_string(experts) +
+                 ", stage " + std::to_string(layout.stage));
+    expect_same_bits(one, divided(run, experts).train(layout, steps));
+  }
+}
+
+const std::vector<Division> kDivisions = {{1, {.ranks = 2, .accumulation = 2, .stage = 1}},
+                                          {2, {.ranks = 2, .accumulation = 2, .stage = 0}},
+                                          {2, {.ranks = 4, .stage = 2}},
+                                          {4, {.ranks = 4, .stage = 3}}};
+
+TEST(Experts, GiveTheSameBitsHoweverTheyAreDivided) {
+  for (const char* bf16 : {"false", "true"}) {
+    SCOPED_TRACE(bf16);
+    expect_bits_of_one_rank(sparse_run().set("bf16.enabled", bf16), kDivisions);
+  }
+}
+
+TEST(Experts, GiveTheSameBitsWithOneChoiceWithAllAndWithOneExpertForAll) {
+  // A router without weights sends every token to the first expert: the others get no tokens.
+  for (const char* moe : {R"({"num_experts": 4, "top_k": 1, "ffn_hidden_size": 24})",
+                          R"({"num_experts": 4, "top_k": 4, "ffn_hidden_size": 24})",
+                          R"({"num_experts": 6, "top_k": 2, "first_dense": 1, "shared": 1,
+                              "shared_gate": true, "router": {"score": "sigmoid", "groups": 3,
+                              "top_groups": 2, "correction": true, "scale": 1.5}})"}) {
+    SCOPED_TRACE(moe);
+    expect_bits_of_one_rank(
+        sparse_run(moe),
+        {{2, {.ranks = 2, .accumulation = 2, .stage = 2}}, {4, {.ranks = 4, .stage = 3}}});
+  }
+  TinyRun all_to_one = sparse_run(R"({"num_experts": 5, "top_k": 1})");
+  all_to_one.set("optimizer.groups", R"([{"pattern": "mlp.gate.weight", "frozen": true}])")
+      .set("model.init_std", "0.0");
+  expect_bits_of_one_rank(all_to_one, {{2, {.ranks = 2, .accumulation = 2, .stage = 2}}}, 2);
+}
+
+TEST(Experts, GiveTheSameBitsWhereRanksHaveNoSamplesOrBlocksRunAgain) {
+  TinyRun padded = sparse_run();
+  padded.use_padded_documents();
+  expect_bits_of_one_rank(padded, kDivisions, 7);
+  TinyRun again = sparse_run();
+  again.set("activation_checkpointing.granularity", "\"full\"");
+  expect_bits_of_one_rank(again, {{4, {.ranks = 4, .stage = 3}}});
+}
+
+TEST(Experts, GiveTheSameBitsInAPipeline) {
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    SCOPED_TRACE(schedule);
+    const std::string pipeline = R"({"size": 2, "schedule": ")" + std::string(schedule) + "\"}";
+    const TinyRun run = sparse_run();
+    const Trace one = run.train({.ranks = 1, .accumulation = 4}, 4);
+    const Trace two =
+        divided(run, 2).train({.ranks = 4, .accumulation = 2, .pipeline = pipeline}, 4);
+    EXPECT_EQ(two.losses, one.losses);
+    EXPECT_EQ(two.grad_norms, one.grad_norms);
+    EXPECT_EQ(two.metrics, one.metrics);
+  }
+}
+
+TEST(Experts, BalanceOverAllLayersAsOneTerm) {
+  const TinyRun run = sparse_run(R"({"num_experts": 4, "top_k": 2, "every": 2,
+      "losses": {"balance": 0.05, "pooled_layers": true, "per_choice": false}})");
+  expect_bits_of_one_rank(run, {{2, {.ranks = 2, .accumulation = 2}}});
+  const Trace one = run.train({.ranks = 1, .accumulation = 4}, 4);
+  const Trace two = divided(run, 2).train({.ranks = 4, .accumulation = 2, .pipeline = "2"}, 4);
+  EXPECT_EQ(two.losses, one.losses);
+  EXPECT_EQ(two.grad_norms, one.grad_norms);
+}
+
+TEST(Experts, AreCorrectedByCountsInEveryLayout) {
+  for (const char* bf16 : {"false", "true"}) {
+    SCOPED_TRACE(bf16);
+    TinyRun run = sparse_run(R"({"num_experts": 5, "top_k": 2, "router": {"score": "sigmoid",
+        "bias_update": 0.01}, "losses": {"balance": 0}})");
+    run.set("bf16.enabled", bf16);
+    expect_bits_of_one_rank(run, kDivisions);
+    const files::TempDir folder;
+    (void)divided(run, 2).train({.ranks = 2, .accumulation = 2, .stage = 1}, 2, folder.path());
+    const Trace whole = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 4);
+    const Trace resumed =
+        divided(run, 4).train({.ranks = 4, .stage = 3}, 4, {}, *checkpoint::newest(folder.path()));
+    EXPECT_EQ(resumed.digest, whole.digest);
+  }
+}
+
+TEST(Experts, DropTheSameTokensInEveryLayout) {
+  for (const char* drop : {"position", "choice", "probability"}) {
+    SCOPED_TRACE(drop);
+    const TinyRun run = sparse_run(R"({"num_experts": 5, "top_k": 2, "capacity": 0.8, "drop": ")" +
+                                   std::string(drop) + "\"}");
+    expect_bits_of_one_rank(run, {{2, {.ranks = 2, .accumulation = 2}}, {4, {.ranks = 4}}});
+  }
+}
+
+TEST(Experts, WorkWithTensorAndContextParallelismWithinRounding) {
+  expect_same(sparse_run(), {{.ranks = 2, .tensor = 2}, {.ranks = 2, .context = 2}});
+  expect_same(divided(sparse_run(), 2), {{.ranks = 4, .tensor = 2}, {.ranks = 4, .context = 2}});
+}
+
+TEST(Experts, AreRefusedWhereALayoutCannotHaveThem) {
+  EXPECT_THROW((void)divided(TinyRun(), 2).plan({.ranks = 2}), Error) << "no experts";
+  EXPECT_THROW((void)divided(sparse_run(), 3).plan({.ranks = 4}), Error) << "3 does not divide 4";
+  EXPECT_THROW((void)divided(sparse_run(), 8).plan({.ranks = 8}), Error) << "5 experts";
+  EXPECT_THROW((void)sparse_run().plan({.ranks = 2, .tensor = 2, .sequence = true}), Error);
+  EXPECT_THROW((void)sparse_run(R"({"num_experts": 4, "top_k": 5})").plan({}), Error);
+  EXPECT_THROW(
+      (void)sparse_run(R"({"num_experts": 4, "capacity": 1.0})").plan({.ranks = 2, .context = 2}),
+      Error);
+}
+
+}  // namespace
+}  // namespace tessera::test
