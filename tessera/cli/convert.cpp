@@ -35,6 +35,7 @@
 #include "tessera/interop/huggingface/nf4_export.h"
 #include "tessera/interop/model_export.h"
 #include "tessera/interop/onnx/graph.h"
+#include "tessera/interop/upcycle.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -52,6 +53,7 @@ struct Wanted {
   std::uint64_t shard_bytes = 0;
   bool overwrite = false, averaged = false;
   bool nf4 = false;  ///< the matrices of linear layers in four bits
+  std::optional<interop::Upcycling> upcycling;
 };
 
 std::uint64_t read_size(const std::string& text) {
@@ -301,7 +303,9 @@ void write_universal(const Wanted& wanted, const Common& common) {
 }
 
 void write_native(const Wanted& wanted, const Common& common) {
-  const interop::NativeExport native = interop::open_native_export(wanted.source);
+  interop::NativeExport native =
+      interop::open_native_export(wanted.source, wanted.upcycling.has_value());
+  if (wanted.upcycling) interop::make_experts(native, *wanted.upcycling);
   ConversionLog progress(bytes_of(native.tensors), common);
   checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
@@ -337,6 +341,7 @@ int run(const Wanted& named, bool last, const Common& common) {
 struct ConvertFlags {
   std::string source, target, shard_size = "5GB";
   std::optional<std::string> dtype, to;
+  std::optional<std::int64_t> upcycle, top_k;
   bool overwrite = false, averaged = false, last = false;
   Common common;
 };
@@ -357,6 +362,7 @@ bool parse(ConvertFlags& words, const std::vector<std::string>& line) {
        "tessera convert runs/my my.gguf --dtype q8_0",
        "tessera convert llama-8b llama-8b-nf4 --dtype nf4      as load_in_4bit of transformers",
        "tessera convert runs/my my.onnx                        with any batch size and length",
+       "tessera convert llama-8b sparse --upcycle 8            with 8 experts in every layer",
        "tessera convert ds-run/ start --to tessera  then: tessera train CONFIG --resume start"});
   arguments.positional("SRC",
                        &words.source,
@@ -376,6 +382,11 @@ bool parse(ConvertFlags& words, const std::vector<std::string>& line) {
       "GGUF file [unchanged]");
   arguments.option(
       "--shard-size", &words.shard_size, "Maximum size of a safetensors file: 500MB, 2GB");
+  arguments.option("--upcycle",
+                   &words.upcycle,
+                   "Make this number of experts of every MLP, copies of it with a new router, and "
+                   "write a checkpoint of tessera");
+  arguments.option("--top-k", &words.top_k, "With --upcycle: experts that a token uses [2]");
   arguments.flag("--ema",
                  words.averaged,
                  "Write the moving average of the weights (trainer.ema) instead of the weights");
@@ -426,11 +437,23 @@ Wanted wanted_of(const ConvertFlags& words) {
   wanted.shard_bytes = read_size(words.shard_size);
   const bool torch_file = names_torch_file(wanted.target);
   const bool gguf = interop::is_gguf(wanted.target), onnx = wanted.target.extension() == ".onnx";
-  wanted.to = words.to     ? read_to(*words.to)
-              : torch_file ? To::Torch
-              : gguf       ? To::Gguf
-              : onnx       ? To::Onnx
-                           : To::HuggingFace;
+  if (words.upcycle)
+    wanted.upcycling = {.num_experts = *words.upcycle, .top_k = words.top_k.value_or(2)};
+  TESSERA_REQUIRE(words.upcycle || !words.top_k,
+                  Config,
+                  "--top-k is for --upcycle, which is not given",
+                  "add --upcycle 8, or remove it");
+  TESSERA_REQUIRE(!words.upcycle || !words.to || *words.to == "tessera",
+                  Config,
+                  fmt::format("--upcycle writes a checkpoint of tessera, and --to is {}",
+                              words.to.value_or("")),
+                  "remove --to, and convert the checkpoint afterwards");
+  wanted.to = wanted.upcycling ? To::Tessera
+              : words.to       ? read_to(*words.to)
+              : torch_file     ? To::Torch
+              : gguf           ? To::Gguf
+              : onnx           ? To::Onnx
+                               : To::HuggingFace;
   TESSERA_REQUIRE((wanted.to == To::Gguf) == gguf,
                   Config,
                   fmt::format("a GGUF file has a name that ends in .gguf, and no other file has; "

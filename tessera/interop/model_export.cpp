@@ -559,8 +559,8 @@ interop::Foreign open_training_export(const fs::path& source) {
   return training_of_checkpoint(opened);
 }
 
-NativeExport open_native_export(const fs::path& path) {
-  TESSERA_REQUIRE(!checkpoint::is_ours(path),
+NativeExport open_native_export(const fs::path& path, bool weights_of_ours) {
+  TESSERA_REQUIRE(weights_of_ours || !checkpoint::is_ours(path),
                   Config,
                   fmt::format("{} is tessera's already", path.string()),
                   "copy it, or merge its files: tessera checkpoint merge");

@@ -58,6 +58,7 @@ struct NativeExport {
   /// and content.
   std::vector<std::pair<std::string, std::string>> files;
 };
-NativeExport open_native_export(const std::filesystem::path& path);
+/// `weights_of_ours`: also accepts a run or checkpoint of tessera, of which it takes the weights.
+NativeExport open_native_export(const std::filesystem::path& path, bool weights_of_ours = false);
 
 }  // namespace tessera::interop

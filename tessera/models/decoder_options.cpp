@@ -165,11 +165,6 @@ void mark_sparse_layers(const MoeOptions& moe, DecoderShape& shape) {
     shape.layers[i].sparse = moe.sparse(static_cast<std::int64_t>(i));
 }
 
-/// The members of a section `model` without experts, as it was before there were any.
-void leave_out_experts(json::Value& description) {
-  std::erase_if(description.members(), [](const auto& member) { return member.first == "moe"; });
-}
-
 json::Value description_of(const std::string& family,
                            const DecoderShape& shape,
                            const DecoderOptions& options) {

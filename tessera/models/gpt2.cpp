@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/gpt2.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -10,11 +11,13 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/experts.h"
 #include "tessera/models/family.h"
 #include "tessera/models/gguf_names.h"
 #include "tessera/models/gpt_names.h"
 #include "tessera/models/hf_config.h"
 #include "tessera/models/module_order.h"
+#include "tessera/models/moe_options.h"
 #include "tessera/models/objective.h"
 #include "tessera/models/position_embedding.h"
 #include "tessera/models/transformer_layer.h"
@@ -111,16 +114,21 @@ class Embedding final : public nn::Block {
   PositionEmbedding positions_;
 };
 
+FeedForwardSpec feed_forward_of(const Gpt2Shape& shape, std::int64_t layer) {
+  if (shape.is_sparse(layer)) return shape.experts.value();
+  return MlpSpec{.hidden_size = shape.hidden_size,
+                 .ffn_hidden_size = shape.ffn_hidden_size,
+                 .input_name = "mlp.c_fc",
+                 .output_name = "mlp.c_proj",
+                 .input_init = Init::normal(shape.init_std),
+                 .output_init = residual_init(shape),
+                 .activation = shape.activation};
+}
+
 LayerSpec layer_of(const Gpt2Shape& shape, std::int64_t layer) {
   return {
       .attention = attention_of(shape, layer),
-      .mlp = MlpSpec{.hidden_size = shape.hidden_size,
-                     .ffn_hidden_size = shape.ffn_hidden_size,
-                     .input_name = "mlp.c_fc",
-                     .output_name = "mlp.c_proj",
-                     .input_init = Init::normal(shape.init_std),
-                     .output_init = residual_init(shape),
-                     .activation = shape.activation},
+      .mlp = feed_forward_of(shape, layer),
       .norm = norm_of(shape),
       .attention_norm_name = "ln_1",
       .mlp_norm_name = "ln_2",
@@ -152,9 +160,18 @@ std::int64_t Gpt2Shape::num_parameters() const {
   const std::int64_t outputs = C + 2 * (C / std::max<std::int64_t>(num_heads, 1)) * kv_heads();
   const std::int64_t norms = 4 * C, qkv = outputs * (C + (qkv_bias ? 1 : 0)),
                      projection = C * C + C;
-  const std::int64_t mlp = F * C + F + C * F + C;
+  const std::int64_t sparse_layers = std::count(sparse.begin(), sparse.end(), true);
+  std::int64_t mlps = (num_layers - sparse_layers) * (F * C + F + C * F + C);
+  if (sparse_layers > 0) mlps += sparse_layers * size_of(experts.value()).total;
   const std::int64_t tables = (tie_embeddings ? 1 : 2) * vocab_size * C + max_positions * C;
-  return num_layers * (norms + qkv + projection + mlp) + tables + 2 * C;
+  return num_layers * (norms + qkv + projection) + mlps + tables + 2 * C;
+}
+
+std::int64_t Gpt2Shape::inactive_parameters() const {
+  const std::int64_t sparse_layers = std::count(sparse.begin(), sparse.end(), true);
+  if (sparse_layers == 0) return 0;
+  const FeedForward::Size size = size_of(experts.value());
+  return sparse_layers * (size.total - size.active);
 }
 
 namespace {
@@ -179,6 +196,7 @@ struct Gpt2Options final : FamilyOptions {
   std::string activation = "gelu_tanh";
   double layer_norm_eps = 1e-5;
   double mlp_ratio = 4.0;
+  MoeOptions moe;
 
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<Gpt2Options>(*this);
@@ -232,6 +250,7 @@ struct Gpt2Options final : FamilyOptions {
         fields,
         "Standard deviation of initial weights; residual projections divide it by sqrt(2 x "
         "num_layers).");
+    fields.section("moe", moe, "Experts instead of the MLP in some or all layers");
     describe_label_smoothing(fields);
     describe_from(fields);
   }
@@ -257,8 +276,33 @@ void set_rest(const Gpt2Options& options, Gpt2Shape& shape, Checks& checks) {
   }
 }
 
-json::Value description_of(const Gpt2Shape& shape) {
+MoeModel moe_model(const Gpt2Shape& shape) {
+  return {.num_layers = shape.num_layers,
+          .hidden_size = shape.hidden_size,
+          .ffn_hidden_size = shape.ffn_hidden_size,
+          .activation = shape.activation,
+          .gated = false,
+          .bias = true,
+          .init_std = shape.init_std};
+}
+
+/// Sets the experts and the layers that have them.
+void set_experts(const MoeOptions& moe, Gpt2Shape& shape, Checks& checks) {
+  if (moe.num_experts == 0) return;
+  check_experts(moe, moe_model(shape), checks);
+  checks.require(!moe.losses.pooled_layers,
+                 "model.moe.losses.pooled_layers",
+                 "the layers of GPT-2 pass nothing on but the residual stream",
+                 "set it to false, or use another family");
+  shape.experts = experts_of(moe, moe_model(shape));
+  shape.experts->output_init = residual_init(shape);
+  for (std::int64_t i = 0; i < shape.num_layers; ++i)
+    shape.sparse.push_back(moe.sparse(i));
+}
+
+json::Value description_of(const Gpt2Shape& shape, const MoeOptions& moe) {
   Gpt2Options out;
+  out.moe = moe;
   out.num_layers = shape.num_layers;
   out.hidden_size = shape.hidden_size;
   out.num_heads = shape.num_heads;
@@ -280,7 +324,9 @@ json::Value description_of(const Gpt2Shape& shape) {
   out.init_std = shape.init_std;
   out.label_smoothing = shape.label_smoothing;
   ModelOptions whole("gpt2", std::make_unique<Gpt2Options>(std::move(out)));
-  return config::write(whole);
+  json::Value description = config::write(whole);
+  if (moe.num_experts == 0) leave_out_experts(description);
+  return description;
 }
 
 Resolved resolve_gpt2(const Gpt2Options& options,
@@ -304,14 +350,17 @@ Resolved resolve_gpt2(const Gpt2Options& options,
   set_positions(options, preset, sequence_length, shape, checks);
   set_vocabulary(options, tokenizer_size, shape, checks);
   set_rest(options, shape, checks);
+  set_experts(options.moe, shape, checks);
   Gpt2Shape possible = shape;
   make_possible(possible);
-  Resolved out = {.description = description_of(shape),
+  if (std::ssize(possible.sparse) != possible.num_layers) possible.sparse.clear();
+  Resolved out = {.description = description_of(shape, options.moe),
                   .trunk = gpt2_trunk(possible),
                   .vocab_size = shape.vocab_size,
                   .tokenizer_size = shape.tokenizer_size,
                   .max_positions = shape.max_positions,
                   .num_parameters = shape.num_parameters(),
+                  .inactive_parameters = shape.inactive_parameters(),
                   .num_layers = shape.num_layers,
                   .hidden_size = shape.hidden_size,
                   .num_heads = shape.num_heads,
@@ -355,6 +404,11 @@ Gpt2Options from_hf(const json::Value& config) {
 }
 
 json::Value to_hf(const Gpt2Options& options) {
+  TESSERA_REQUIRE(options.moe.num_experts == 0,
+                  Unsupported,
+                  fmt::format("Hugging Face's GPT-2 has no experts (model.moe.num_experts is {})",
+                              options.moe.num_experts),
+                  "choose a family with experts in model.family");
   TESSERA_REQUIRE(options.qkv_bias,
                   Unsupported,
                   "model.qkv_bias is false, and Hugging Face's GPT-2 always has that bias",
@@ -401,6 +455,7 @@ json::Value to_hf(const Gpt2Options& options) {
 /// Hugging Face's names are tessera's with the prefix "transformer."; its Conv1D stores the
 /// matrices of a layer as [in, out].
 Composition compose(const ParamInfo& info) {
+  if (info.stacked()) return Composition::of("transformer." + info.name, info.shape);
   const auto ends_with = [&](std::string_view end) { return info.name.ends_with(end); };
   const bool conv1d =
       ends_with(".c_attn.weight") || ends_with(".c_proj.weight") || ends_with(".c_fc.weight");

@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "tessera/models/experts_spec.h"
 #include "tessera/models/sizes.h"
 #include "tessera/models/trunk.h"
 #include "tessera/nn/block.h"
@@ -22,7 +25,13 @@ struct Gpt2Shape : Sizes {
   /// i by i + 1 as well.
   bool scale_attention = true, scale_by_layer = false;
   double layer_norm_eps = 1e-5, init_std = 0.02, label_smoothing = 0.0;
+  std::optional<ExpertsSpec> experts;  ///< the feed-forward network of sparse layers
+  std::vector<bool> sparse;            ///< by layer; empty: none
+  [[nodiscard]] bool is_sparse(std::int64_t layer) const {
+    return !sparse.empty() && sparse.at(static_cast<std::size_t>(layer));
+  }
   [[nodiscard]] std::int64_t num_parameters() const;
+  [[nodiscard]] std::int64_t inactive_parameters() const;  ///< those that one token does not use
 };
 
 /// The blocks "wte" (embedding) and "h.0", "h.1", ... Parameter names are Hugging Face's without

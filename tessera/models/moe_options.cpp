@@ -267,4 +267,8 @@ void check_experts(const MoeOptions& options, const MoeModel& model, Checks& che
                  "give model.moe.shared or model.moe.shared_ffn_hidden_size");
 }
 
+void leave_out_experts(json::Value& description) {
+  std::erase_if(description.members(), [](const auto& member) { return member.first == "moe"; });
+}
+
 }  // namespace tessera::models

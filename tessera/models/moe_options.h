@@ -66,4 +66,8 @@ ExpertsSpec experts_of(const MoeOptions& options, const MoeModel& model);
 /// Reports values that contradict each other.
 void check_experts(const MoeOptions& options, const MoeModel& model, Checks& checks);
 
+/// Removes the section from the description of a model without experts, which is then what it was
+/// before there were any.
+void leave_out_experts(json::Value& description);
+
 }  // namespace tessera::models

@@ -31,6 +31,13 @@ void TransformerLayer::declare(nn::Params& params) {
   feed_forward_->declare(params);
 }
 
+nn::Outcome TransformerLayer::idle(std::vector<at::Tensor>& inputs, nn::StepContext& context) {
+  nn::Outcome out;
+  const at::Tensor none = feed_forward_->idle(inputs, context);
+  if (none.defined()) out.flow.diff = {none};
+  return out;
+}
+
 nn::Outcome TransformerLayer::forward(nn::Flow in,
                                       const nn::Batch& batch,
                                       nn::StepContext& context) {

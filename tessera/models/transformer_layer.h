@@ -32,7 +32,7 @@ struct LayerSpec {
 };
 
 /// Declares the norm of attention, attention, the norm of the MLP, and the MLP, in this order.
-class TransformerLayer final : public nn::Block {
+class TransformerLayer final : public nn::Block, public nn::HasExperts {
  public:
   explicit TransformerLayer(const LayerSpec& spec);
   void declare(nn::Params& params) override;
@@ -40,6 +40,9 @@ class TransformerLayer final : public nn::Block {
   [[nodiscard]] std::string grid_obstacle() const override {
     return feed_forward_->grid_obstacle();
   }
+  [[nodiscard]] nn::HasExperts::Router router() const override { return feed_forward_->router(); }
+  [[nodiscard]] bool exchanges() const override { return feed_forward_->exchanges(); }
+  nn::Outcome idle(std::vector<at::Tensor>& inputs, nn::StepContext& context) override;
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override;
 
  private:
