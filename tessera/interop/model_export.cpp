@@ -586,8 +586,9 @@ NativeExport open_native_export(const fs::path& path, bool weights_of_ours) {
   out.meta.config["model"] = resolved.description;
   checkpoint_objective(out.meta, resolved);
   // Without one the checkpoint does not describe a tokenizer, and a reader of text must specify it.
-  if (auto tokenizer = tokenizer_of(source.folder))
-    out.meta.config["tokenizer"] = config::write(*tokenizer);
+  auto tokenizer = tokenizer_of(source.folder);
+  if (!tokenizer && checkpoint::is_ours(path)) tokenizer = source.tokenizer;
+  if (tokenizer) out.meta.config["tokenizer"] = config::write(*tokenizer);
   out.files = files_beside(source.folder);
   if (json::Value ids = token_ids_in(source.folder); !ids.members().empty())
     out.meta.extra["hugging_face"] = json::Value::object({{"token_ids", std::move(ids)}});

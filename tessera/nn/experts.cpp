@@ -61,7 +61,6 @@ struct Call {
   std::int64_t dropped = 0;
   ops::ExpertRows rows;
   std::shared_ptr<const ExpertExchange> exchange;
-  bool has_bias_in = false, has_bias_out = false;
 };
 
 /// Rows of one unit.
@@ -69,22 +68,27 @@ at::Tensor rows_of(const at::Tensor& rows_QC, const ExpertUnit& unit) {
   return rows_QC.narrow(0, unit.begin, unit.rows);
 }
 
-/// Adds or writes a gradient of one expert's matrix for each unit of a source; experts without rows
-/// of the source get zeros.
+bool trains(const Param* param) {
+  return param != nullptr && param->info().trainable;
+}
+
+/// Adds or writes a gradient of one expert for each unit, whose number `write` gets; experts
+/// without rows of a source get zeros in its slice.
 template <class Write>
-void write_slices(const Param& param, const ExpertExchange& exchange, const Write& write) {
-  GradSink& sink = param.grad();
+void write_slices(const Param* param, const ExpertExchange& exchange, const Write& write) {
+  if (!trains(param)) return;
+  GradSink& sink = param->grad();
   const std::int64_t experts = exchange.own().second - exchange.own().first;
-  auto unit = exchange.units().begin();
+  const std::vector<ExpertUnit>& units = exchange.units();
+  std::size_t u = 0;
   for (int source = 0; source < exchange.sources(); ++source) {
-    if (unit == exchange.units().end() || unit->source != source) continue;
+    if (u == units.size() || units[u].source != source) continue;
     const at::Tensor& out = sink.out(source);
     const bool adds = sink.accumulate(source);
     for (std::int64_t expert = 0; expert < experts; ++expert) {
-      const bool here =
-          unit != exchange.units().end() && unit->source == source && unit->expert == expert;
+      const bool here = u < units.size() && units[u].source == source && units[u].expert == expert;
       if (here) {
-        write(*unit++, out.select(0, expert), adds);
+        write(u++, out.select(0, expert), adds);
       } else if (!adds) {
         out.select(0, expert).zero_();
       }
@@ -93,26 +97,37 @@ void write_slices(const Param& param, const ExpertExchange& exchange, const Writ
   }
 }
 
-void write_matrices(const Param& param,
-                    const ExpertExchange& exchange,
-                    const at::Tensor& dy_QO,
-                    const at::Tensor& x_QI) {
-  write_slices(param, exchange, [&](const ExpertUnit& unit, const at::Tensor& to, bool adds) {
-    ops::linear_weight_grad(rows_of(dy_QO, unit), rows_of(x_QI, unit), matrix(to), adds);
-  });
-}
+/// The operands of the gradients of weights; those of each unit in lists.
+struct Later {
+  std::shared_ptr<const Call> call;
+  at::Tensor x_QC, dy_QC;
+  std::vector<at::Tensor> dh, a;
 
-void write_biases(const Param& param, const ExpertExchange& exchange, const at::Tensor& dy_QO) {
-  write_slices(param, exchange, [&](const ExpertUnit& unit, const at::Tensor& to, bool adds) {
-    ops::linear_bias_grad(rows_of(dy_QO, unit), to.view({-1}), adds);
-  });
-}
-
-bool trains(const Param* param) {
-  return param != nullptr && param->info().trainable;
-}
+  void write() const {
+    const ExpertExchange& exchange = *call->exchange;
+    const std::vector<ExpertUnit>& units = exchange.units();
+    using Sum = const at::Tensor&;
+    write_slices(call->weights.input, exchange, [&](std::size_t u, Sum to, bool adds) {
+      ops::linear_weight_grad(dh[u], rows_of(x_QC, units[u]), matrix(to), adds);
+    });
+    write_slices(call->weights.input_bias, exchange, [&](std::size_t u, Sum to, bool adds) {
+      ops::linear_bias_grad(dh[u], to.view({-1}), adds);
+    });
+    write_slices(call->weights.output, exchange, [&](std::size_t u, Sum to, bool adds) {
+      ops::linear_weight_grad(rows_of(dy_QC, units[u]), a[u], matrix(to), adds);
+    });
+    write_slices(call->weights.output_bias, exchange, [&](std::size_t u, Sum to, bool adds) {
+      ops::linear_bias_grad(rows_of(dy_QC, units[u]), to.view({-1}), adds);
+    });
+  }
+};
 
 struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
+  struct Kept {
+    std::shared_ptr<const Call> call;
+    at::Tensor x_QC;
+    std::vector<at::Tensor> h;  ///< of each unit, before the activation
+  };
   // Parameters are inputs, so that autograd reaches this node through them.
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x_NC,
@@ -127,38 +142,31 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
     const at::Tensor none;
     const at::Tensor x_RC =
         ops::rows_of_tokens(x_NC, call->rows, call->weighs_inputs ? weights_NK : none);
-    const at::Tensor x_QC = exchange.to_owners(x_RC, "tokens for the experts", context);
-    const at::Tensor y_QC = at::empty(x_QC.sizes(), x_QC.options());
-    const std::int64_t O = matrix_rows(*call->weights.input);
-    const at::Tensor h_QO =
-        node == nullptr ? at::Tensor() : at::empty({x_QC.size(0), O}, x_QC.options());
+    Kept kept = {call, exchange.to_owners(x_RC, "tokens for the experts", context), {}};
+    const at::Tensor y_QC = at::empty(kept.x_QC.sizes(), kept.x_QC.options());
     for (const ExpertUnit& unit : exchange.units()) {
-      const at::Tensor h =
-          product(rows_of(x_QC, unit), *call->weights.input, call->weights.input_bias, unit.expert);
+      at::Tensor h = product(
+          rows_of(kept.x_QC, unit), *call->weights.input, call->weights.input_bias, unit.expert);
       rows_of(y_QC, unit)
           .copy_(product(activated(h, call->form),
                          *call->weights.output,
                          call->weights.output_bias,
                          unit.expert));
-      if (node != nullptr) rows_of(h_QO, unit).copy_(h);
+      if (node != nullptr) kept.h.push_back(std::move(h));
     }
     const at::Tensor y_RC = exchange.to_sources(y_QC, "results of the experts", context);
     const at::Tensor y_NC =
         ops::sum_of_rows(y_RC, call->rows, call->weighs_inputs ? none : weights_NK);
-    save(node, {x_NC, weights_NK, x_QC, h_QO, call->weighs_inputs ? none : y_RC});
-    keep(node, std::move(call));
+    save(node, {x_NC, weights_NK, call->weighs_inputs ? none : y_RC});
+    keep(node, std::move(kept));
     return y_NC;
-  }
-
-  static std::int64_t matrix_rows(const Param& input) {
-    return input.info().numel() / input.info().shape.front() / input.info().shape.back();
   }
 
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const auto saved = node->get_saved_variables();
-    const at::Tensor &x_NC = saved[0], &weights_NK = saved[1], &x_QC = saved[2], &h_QO = saved[3],
-                     &y_RC = saved[4];
-    const auto call = kept<std::shared_ptr<const Call>>(node);
+    const at::Tensor &x_NC = saved[0], &weights_NK = saved[1], &y_RC = saved[2];
+    Kept& kept = detail::kept<Kept>(node);
+    const std::shared_ptr<const Call> call = kept.call;
     const ExpertExchange& exchange = *call->exchange;
     StepContext& context = *call->context;
     if (call->load != nullptr) call->load->add(call->chosen_E, call->dropped);
@@ -167,7 +175,7 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
         ops::rows_of_tokens(dy_NC, call->rows, call->weighs_inputs ? none : weights_NK),
         "gradients for the experts",
         context);
-    const at::Tensor dx_QC = experts_backward(call, x_QC, h_QO, dy_QC);
+    const at::Tensor dx_QC = experts_backward(kept, dy_QC);
     const at::Tensor dx_RC = exchange.to_sources(dx_QC, "gradients of the tokens", context);
     at::Tensor dweights;
     if (node->needs_input_grad(1)) {
@@ -182,34 +190,25 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
   }
 
   /// Returns the gradients of the rows, and writes those of the weights now or later.
-  static at::Tensor experts_backward(const std::shared_ptr<const Call>& call,
-                                     const at::Tensor& x_QC,
-                                     const at::Tensor& h_QO,
-                                     const at::Tensor& dy_QC) {
+  static at::Tensor experts_backward(Kept& kept, const at::Tensor& dy_QC) {
+    const std::shared_ptr<const Call> call = kept.call;
     const ExpertWeights& weights = call->weights;
-    const at::Tensor dx_QC = at::empty_like(x_QC), dh_QO = at::empty_like(h_QO);
-    const std::int64_t F = weights.output->info().shape.back();
-    const bool of_output = trains(weights.output);
-    const at::Tensor a_QF = of_output ? at::empty({h_QO.size(0), F}, h_QO.options()) : at::Tensor();
+    const at::Tensor dx_QC = at::empty_like(kept.x_QC);
+    Later later = {call, std::move(kept.x_QC), dy_QC, {}, {}};
+    const std::vector<at::Tensor> all_h = std::exchange(kept.h, {});
+    auto h = all_h.begin();
     for (const ExpertUnit& unit : call->exchange->units()) {
-      const at::Tensor h = rows_of(h_QO, unit);
       const at::Tensor da = ops::linear_input_grad(
           rows_of(dy_QC, unit), matrix_of(weights.output->tensor().detach(), unit.expert));
-      const at::Tensor dh = activated_backward(da, h, call->form);
-      rows_of(dh_QO, unit).copy_(dh);
+      at::Tensor dh = activated_backward(da, *h, call->form);
       rows_of(dx_QC, unit)
           .copy_(
               ops::linear_input_grad(dh, matrix_of(weights.input->tensor().detach(), unit.expert)));
-      if (of_output) rows_of(a_QF, unit).copy_(activated(h, call->form));
+      if (trains(weights.output)) later.a.push_back(activated(*h, call->form));
+      later.dh.push_back(std::move(dh));
+      ++h;
     }
-    weight_gradient(*call->context, [call, x_QC, dh_QO, a_QF, dy_QC] {
-      const ExpertWeights& of = call->weights;
-      const ExpertExchange& exchange = *call->exchange;
-      if (trains(of.input)) write_matrices(*of.input, exchange, dh_QO, x_QC);
-      if (trains(of.input_bias)) write_biases(*of.input_bias, exchange, dh_QO);
-      if (trains(of.output)) write_matrices(*of.output, exchange, dy_QC, a_QF);
-      if (trains(of.output_bias)) write_biases(*of.output_bias, exchange, dy_QC);
-    });
+    weight_gradient(*call->context, [later = std::move(later)] { later.write(); });
     return dx_QC;
   }
 };
@@ -258,11 +257,11 @@ at::Tensor apply_experts(const at::Tensor& h_BTC,
                          bool weighs_inputs,
                          ExpertLoad* load,
                          StepContext& context) {
-  TESSERA_REQUIRE(weights.input->extension() == nullptr && weights.output->extension() == nullptr,
-                  Unsupported,
-                  fmt::format("adapters of the experts {} are not built",
-                              weights.input->info().name),
-                  "leave them out with adapter.exclude");
+  TESSERA_REQUIRE(
+      weights.input->extension() == nullptr && weights.output->extension() == nullptr,
+      Unsupported,
+      fmt::format("adapters of the experts {} are not built", weights.input->info().name),
+      "leave them out with adapter.exclude");
   const at::Tensor x_NC = rows(h_BTC);
   const at::Tensor& experts_NK = routed.choices.experts_NK;
   const std::int64_t E = weights.input->info().shape.front(), K = experts_NK.size(1);

@@ -414,6 +414,7 @@ std::int64_t drop_choices(Choices& choices,
       ++dropped;
     }
   }
+  choices.weights_NK = at::empty_like(choices.weights_NK);  // copies of `choices` keep theirs
   write_weights(choices, spec, capacity);
   return dropped;
 }

@@ -51,6 +51,41 @@ TEST_F(Convert, TheFolderOfARunsCheckpointsStandsForTheNewest) {
             "step-00000003");
 }
 
+TEST_F(Convert, MakesExpertsOfTheMlps) {
+  const Outcome o = convert({run_folder(), path("sparse"), "--upcycle", "3", "--top-k", "2"});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  const models::ModelSource source = models::open_model_source(path("sparse"));
+  config::Problems problems;
+  const models::Resolved sparse =
+      models::resolve(source.model, 256, std::nullopt, problems, {}, source.objective);
+  EXPECT_EQ(sparse.inactive_parameters, 2 * (8 * 32 + 32 + 32 * 8 + 8)) << "one expert a layer";
+  const models::WeightSource weights = models::source_weights(source, sparse);
+  int stacked = 0;
+  for (const auto& info : nn::parameters_of(sparse.model)) {
+    std::vector<float> values(static_cast<std::size_t>(info->numel()));
+    weights(*info, 0, info->numel(), values.data());
+    if (!info->stacked()) continue;
+    ++stacked;
+    std::string dense = info->name;
+    const bool input = dense.find("gate_up_proj") != std::string::npos;
+    dense.replace(dense.find("experts."),
+                  dense.find_last_of('.') - dense.find("experts."),
+                  input ? "c_fc" : "c_proj");
+    const std::vector<float>& of_mlp = this->weights.at(dense);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(values[i], of_mlp[i % of_mlp.size()]) << info->name << " " << i;
+  }
+  EXPECT_EQ(stacked, 2 * 4);
+  EXPECT_THAT(convert({path("sparse"), path("more"), "--upcycle", "3"}).err,
+              HasSubstr("has experts already"));
+  EXPECT_THAT(convert({run_folder(), path("more"), "--upcycle", "1"}).err,
+              HasSubstr("cannot use 2 of 1 experts"));
+  EXPECT_THAT(convert({run_folder(), path("more"), "--top-k", "1"}).err, HasSubstr("--upcycle"));
+  EXPECT_THAT(convert({run_folder(), path("more"), "--upcycle", "3", "--to", "hf"}).err,
+              HasSubstr("--to is hf"));
+}
+
 TEST_F(Convert, TheByteTokenizerGoesAlongAsByteLevelBpeWithoutMerges) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -218,9 +219,10 @@ TEST(Router, HasTheGradientOfItsWeightsAndScores) {
             up[n][e] += kStep;
             down[n][e] -= kStep;
             const Choices above = choose(up), below = choose(down);
-            // Where the choice changes there is no derivative.
+            // Where the choice, or what a sparse mixer leaves out, changes there is no derivative.
+            const double bend = value(above) - 2 * value(choices) + value(below);
             if (!at::equal(above.experts_NK, choices.experts_NK) ||
-                !at::equal(below.experts_NK, choices.experts_NK))
+                !at::equal(below.experts_NK, choices.experts_NK) || std::abs(bend) > 1e-2)
               continue;
             EXPECT_NEAR(
                 gradient[n][e].item<double>(), (value(above) - value(below)) / (2 * kStep), 2e-3);
