@@ -191,9 +191,9 @@ bool is_matrix(const ParamInfo& info) {
 }
 
 /// True if the tensor is the matrix of a linear layer, also where it is a part of the parameter.
-/// The kernel of a convolution has more dims. Matrices of experts are no linear layers, as in PEFT.
+/// The kernel of a convolution has more dims.
 bool is_linear(const Place& place, const std::string& tensor, const WeightMap& map) {
-  if (!is_matrix(*place.info) || place.info->stacked()) return false;
+  if (!is_matrix(*place.info)) return false;
   const Composition whole = map.compose(*place.info);
   return std::any_of(whole.parts().begin(), whole.parts().end(), [&](const auto& part) {
     return part.tensor == tensor && part.tensor_shape.size() == 2;
@@ -224,7 +224,6 @@ void find_modules(const Place& place,
       refuse_target(module,
                     "is the output layer, which is not computed with an adapter beside it; an "
                     "adapter that has one can be merged (tessera adapter merge)");
-    if (info.stacked()) refuse_target(module, "belongs to experts, whose adapters are not built");
     const bool table = !output && is_table(info);
     const bool matrix = is_matrix(info) || (output && info.matrix_shape.size() == 2);
     if (!table && !matrix) refuse_target(module, "is neither a linear layer nor an embedding");
