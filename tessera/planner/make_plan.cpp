@@ -42,7 +42,6 @@
 #include "tessera/planner/saved_classes.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
-#include "tessera/planner/validate_experts.h"
 #include "tessera/tasks/embedding_noise.h"
 
 namespace tessera::planner {
@@ -170,8 +169,7 @@ class Planner {
             [&] { check_tensor_parallel(config_, checked, problems_, origins_); });
     attempt("parallel.context",
             [&] { check_context_parallel(config_, checked, problems_, origins_); });
-    attempt("parallel.expert",
-            [&] { check_expert_parallel(config_, checked, layout_, problems_, origins_); });
+    attempt("parallel", [&] { divide_experts(config_, checked, layout_, problems_, origins_); });
     check_hybrid_engine(draft_.written, data_, problems_);
     // This comes last, because it concerns the whole section, and the rules above check which of
     // their keys have problems.
@@ -318,7 +316,6 @@ class Planner {
     layout_.scatter_gather = config.parallel.pipeline.scatter_gather;
     layout_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(layout_.data_ranks), layout_.data_ranks));
-    layout_.expert_ranks = divided_experts(config, layout_);
     take_sizes();
     layout_.persistent = zero.stage3_model_persistence_threshold.value_or(layout_.persistent);
     if (zero.zero_quantized_weights.value_or(false))

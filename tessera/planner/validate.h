@@ -117,6 +117,14 @@ void check_context_parallel(const TrainConfig& config,
                             config::Problems& problems,
                             const config::Origins& origins);
 
+/// Sets the number of ranks among which experts are divided (parallel.expert), and checks what the
+/// layout requires of the experts of the model, and of the optimizer.
+void divide_experts(const TrainConfig& config,
+                    const CheckedModel& checked,
+                    parallel::Layout& layout,
+                    config::Problems& problems,
+                    const config::Origins& origins);
+
 /// Notes for the user about keys that have no effect in combination with others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/validate_experts.h"
-
+// Rules between experts and the layout: parallel.expert, and what the other forms of parallelism
+// require of sparse layers.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -10,8 +10,9 @@
 
 #include "tessera/base/text.h"
 #include "tessera/nn/expert_load.h"
+#include "tessera/optim/make_rule.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/recipe.h"
+#include "tessera/planner/validate.h"
 
 namespace tessera::planner {
 namespace {
@@ -96,7 +97,7 @@ void check_divided(const TrainConfig& config,
                     size),
         fmt::format("set it to {}", nearest_divisors(ranks, size)));
   }
-  if (exchange_needs(config.optimizer).compressed) {
+  if (optim::exchange_needs(config.optimizer).compressed) {
     check.add("optimizer.type",
               fmt::format("{} compresses gradients that all ranks sum, and those of experts are "
                           "summed over fewer ranks (parallel.expert)",
@@ -113,19 +114,16 @@ void check_divided(const TrainConfig& config,
 
 }  // namespace
 
-int divided_experts(const TrainConfig& config, const parallel::Layout& layout) {
-  const std::int64_t size = config.parallel.expert;
-  if (size <= 1 || layout.data_ranks == 0 || divisible(layout) % size != 0) return 1;
-  return static_cast<int>(size);
-}
-
-void check_expert_parallel(const TrainConfig& config,
-                           const CheckedModel& checked,
-                           const parallel::Layout& layout,
-                           config::Problems& problems,
-                           const config::Origins& origins) {
+void divide_experts(const TrainConfig& config,
+                    const CheckedModel& checked,
+                    parallel::Layout& layout,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
   const nn::Model& model = checked.model.model;
   if (model.blocks.empty() || problems.concern(kKey)) return;
+  const std::int64_t size = config.parallel.expert;
+  if (layout.data_ranks > 0 && divisible(layout) % size == 0)
+    layout.expert_ranks = static_cast<int>(size);
   const Check check(problems, origins);
   const std::int64_t experts = fewest_experts(model);
   if (config.parallel.expert > 1 && !problems.concern("optimizer"))
