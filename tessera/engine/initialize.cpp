@@ -57,6 +57,8 @@ TrainStateOptions train_state_options(const planner::PlanWithData& plan) {
   options.recompute = plan.layout().recompute;
   options.kept = plan.layout().kept;
   options.offload = plan.layout().offload;
+  options.weight_offload = plan.layout().weight_offload;
+  options.disk = plan.layout().disk;
   options.trained_alone =
       !plan.model().base_fingerprint.empty() || static_cast<bool>(plan.model().rules.packed);
   options.zero_stage = plan.layout().zero_stage;

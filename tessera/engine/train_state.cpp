@@ -93,6 +93,15 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
     : options_(std::move(options)), world_(world) {
   TESSERA_ASSERT(options_.rule != nullptr && options_.schedule != nullptr);
   if (options_.scaling) scaler_.emplace(options_.scaling->options, options_.scaling->zero_stage);
+  const auto disk = [&](const std::string& folder) {
+    memory::TierOptions of = options_.disk;
+    of.folder = folder;
+    return memory::tiers().get("disk")(of);
+  };
+  if (options_.weight_offload) {
+    weight_tier_ = disk(options_.weight_offload->folder);
+    options_.weight_layout.tier = weight_tier_.get();
+  }
   model_ = std::make_unique<parallel::ModelInstance>(
       options_.model, options_.weight_layout, world_, options_.stages);
   if (options_.weight_layout.apart) model_->freeze_sets(options_.frozen_sets);
@@ -115,7 +124,7 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
                     Unsupported,
                     "masters and states of ranks on a device cannot rest on a disk yet",
                     "set zero_optimization.offload_optimizer.device to \"none\"");
-    tier_ = memory::tiers().get("disk")({.folder = options_.offload->folder});
+    tier_ = disk(options_.offload->folder);
     place = {.tier = tier_.get(),
              .unit_elements = options_.offload->unit_elements,
              .buffers = options_.offload->buffers,
@@ -309,7 +318,16 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   result.forward_s = times.forward;
   result.backward_s = times.backward;
   result.receive_s = times.receive;
+  const memory::TierUse disk = disk_use();
+  result.disk = disk - std::exchange(disk_before_, disk);
   return result;
+}
+
+memory::TierUse TrainState::disk_use() const {
+  const auto use = [](const std::unique_ptr<memory::Tier>& tier) {
+    return tier == nullptr ? memory::TierUse() : tier->use();
+  };
+  return use(tier_) + use(weight_tier_);
 }
 
 std::vector<double> TrainState::gradient(int num_micros,

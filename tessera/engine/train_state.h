@@ -57,7 +57,9 @@ struct TrainStateOptions {
   parallel::ReductionOptions reduction;
   parallel::Recompute recompute;
   parallel::KeptTypes kept;
-  std::optional<parallel::StateOffload> offload;  ///< not for compressed rules
+  std::optional<parallel::StateOffload> offload;          ///< not for compressed rules
+  std::optional<parallel::WeightOffload> weight_offload;  ///< as in weight_layout
+  memory::TierOptions disk;                               ///< of both, without the folder
   /// Checkpoints contain only trained parameters; when one is loaded, `weights` supplies the
   /// others.
   bool trained_alone = false;
@@ -102,6 +104,7 @@ struct StepResult {
   /// Seconds on this rank. `receive_s` is a part of `forward_s` and `backward_s`.
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0,
          receive_s = 0.0;
+  memory::TierUse disk;  ///< of this rank, since the last step: what rests on a disk
 };
 
 class ExpertBalance;
@@ -198,6 +201,7 @@ class TrainState {
                      const StepExtras& extras,
                      StepResult& result);
   void follow_scale(StepResult& result);
+  [[nodiscard]] memory::TierUse disk_use() const;
   [[nodiscard]] double clip(double norm) const;
   [[nodiscard]] std::string first_nonfinite(const std::vector<double>& sums) const;
   std::optional<parallel::GradientReduction::Culprit> find_culprit(
@@ -207,7 +211,9 @@ class TrainState {
 
   TrainStateOptions options_;
   comm::World& world_;
-  std::optional<optim::LossScaler> scaler_;  ///< only for fp16
+  std::optional<optim::LossScaler> scaler_;    ///< only for fp16
+  memory::TierUse disk_before_;                ///< at the end of the last step
+  std::unique_ptr<memory::Tier> weight_tier_;  ///< of working weights that rest on a disk
   std::unique_ptr<parallel::ModelInstance> model_;
   std::unique_ptr<parallel::StageLink> link_;  ///< only for a pipeline
   std::unique_ptr<parallel::WeightGather> weights_;

@@ -55,7 +55,7 @@ std::vector<std::string> bucket_notes(const ZeroOptions& zero,
          /*trained=*/true,
          "a block's gradients are reduced together all the same, one block of a size at a time");
   }
-  if (layout.residency() != Residency::Sharded) return out;
+  if (!layout.gathers_weights()) return out;
   // Weights that every rank keeps are never gathered.
   const auto largest = largest_parameter(model, /*trained=*/false);
   const bool kept = largest != nullptr && largest->numel() < layout.persistence_threshold &&

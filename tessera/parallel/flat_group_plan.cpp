@@ -11,6 +11,7 @@ namespace tessera::parallel {
 
 std::string_view weight_strategy(Residency residency, GatherForm form, int ranks) {
   if (residency == Residency::Packed) return "packed";
+  if (residency == Residency::Resting) return "resting";
   if (residency == Residency::Replicated || ranks == 1) return "replicated";
   if (residency == Residency::Whole) return "whole";
   return form == GatherForm::Int8 ? "sharded_codes" : "sharded";
@@ -25,7 +26,8 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
     for (std::size_t p = 0; p < block.params.size(); ++p) {
       const ParamInfo& info = *block.params[p];
       const bool known = info.tied && by_name.contains(info.name);
-      const bool sharded = options.residency == Residency::Sharded;
+      const bool sharded =
+          options.residency == Residency::Sharded || options.residency == Residency::Resting;
       Residency residency = options.residency;
       const bool packed = options.packed && !info.tied && options.packed(info.name);
       if (packed) {
@@ -74,6 +76,16 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
             "");
       }
     }
+  }
+  std::int64_t in_memory = 0;
+  for (FlatGroupPlan& group : out.groups) {
+    if (group.residency != Residency::Resting) continue;
+    std::int64_t numel = 0;
+    for (const auto& info : group.params)
+      numel += info->room_numel();
+    if (in_memory + numel > options.in_memory) break;
+    in_memory += numel;
+    group.residency = Residency::Sharded;
   }
   return out;
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/memory/tiers/tier.h"
 #include "tessera/mesh/expert_fold.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
@@ -33,12 +34,21 @@ inline constexpr std::int64_t kPersistenceThreshold = 100'000;
 /// How the ranks of a flat buffer keep its working weights. Replicated: every rank has and writes
 /// all of them. Whole: a rank writes its part and has all parts (stages 1 and 2). Sharded: a rank
 /// has its part, and all parts only while they are used (stage 3). Packed: every rank has all of
-/// them in fewer bits, and unpacks them while they are used.
-enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
+/// them in fewer bits, and unpacks them while they are used. Resting: like Sharded, but a rank's
+/// part rests in a tier; also for a single rank.
+enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed, Resting };
 /// The form in which sharded weights are sent: as values of the working dtype, or as 8-bit codes.
 enum class GatherForm : std::uint8_t { Values, Int8 };
 /// Returns the name of the strategy (working_weights.h) of a buffer of `ranks` ranks.
 std::string_view weight_strategy(Residency residency, GatherForm form, int ranks);
+
+/// Working weights that rest on a disk while no block uses them.
+struct WeightOffload {
+  std::string folder;          ///< absolute
+  int buffers = 3;             ///< parts of buffers in memory at a time
+  std::int64_t in_memory = 0;  ///< WeightOptions::in_memory
+  bool operator==(const WeightOffload&) const = default;
+};
 
 /// The distribution of the working weights over the data-parallel ranks.
 struct WeightOptions {
@@ -48,6 +58,13 @@ struct WeightOptions {
   /// to `persistent` elements in total.
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
+  /// If weights rest: buffers stay in memory in the order of the model, up to this number of
+  /// elements in total.
+  std::int64_t in_memory = 0;
+  /// If weights rest: their tier, which must outlive the model, and the number of parts of buffers
+  /// that are in memory at a time.
+  memory::Tier* tier = nullptr;
+  int tier_buffers = 3;
   /// If several ranks share a layer: the mode, and whether they share the tokens between layers
   /// too.
   nn::TensorMode tensor = nn::TensorMode::OneD;

@@ -49,6 +49,18 @@ std::vector<int> GatherOrder::ahead() {
   return out;
 }
 
+std::vector<int> GatherOrder::upcoming(int count) const {
+  std::vector<int> out;
+  for (std::size_t run = at_ + 1; run < trace_.size(); ++run) {
+    for (const int g : groups_of(run)) {
+      if (std::ssize(out) == count) return out;
+      if (!gathered_[static_cast<std::size_t>(g)] && std::ranges::find(out, g) == out.end())
+        out.push_back(g);
+    }
+  }
+  return out;
+}
+
 std::vector<int> GatherOrder::after() {
   std::vector<int> out;
   for (const int g : groups_of(at_)) {

@@ -43,6 +43,8 @@ class GatherOrder {
   std::vector<int> before();
   /// Returns the buffers of later runs to gather, as far as both limits allow.
   std::vector<int> ahead();
+  /// Returns the first `count` buffers that later runs need and that are not gathered.
+  [[nodiscard]] std::vector<int> upcoming(int count) const;
   /// Ends a run; returns the buffers to release.
   std::vector<int> after();
   /// Ends the trace; returns all buffers that are still gathered.

@@ -55,7 +55,8 @@ mesh::Mesh Layout::mesh() const {
 Residency Layout::residency() const {
   const bool whole = shard_ranks == 1 && data_ranks > 1;
   if (zero_stage == 0) return Residency::Replicated;
-  return zero_stage == 3 && !whole ? Residency::Sharded : Residency::Whole;
+  if (zero_stage != 3 || whole) return Residency::Whole;
+  return weight_offload ? Residency::Resting : Residency::Sharded;
 }
 
 ReductionOptions Layout::reduction_options() const {
@@ -74,6 +75,8 @@ WeightOptions Layout::weight_options(const ParameterRules& rules) const {
           .residency = residency(),
           .persistence_threshold = persistence_threshold,
           .persistent = persistent,
+          .in_memory = weight_offload ? weight_offload->in_memory : 0,
+          .tier_buffers = weight_offload ? weight_offload->buffers : 1,
           .tensor = tensor_mode(),
           .sequence = sequence,
           .context = context_mode,

@@ -54,6 +54,8 @@ struct Layout {
   DType working = DType::F32;
   KeptTypes kept;  ///< dtypes of masters and moments
   std::optional<StateOffload> offload;
+  std::optional<WeightOffload> weight_offload;
+  memory::TierOptions disk;  ///< of both, without the folder
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
   // ---- what ranks send ----
@@ -80,6 +82,11 @@ struct Layout {
   [[nodiscard]] bool runs_together() const { return zero_stage == 3 || expert_ranks > 1; }
   /// How the working weights are distributed, except for packed ones.
   [[nodiscard]] Residency residency() const;
+  [[nodiscard]] bool rests_on_disk() const { return offload || weight_offload; }
+  /// True if weights are gathered for their use.
+  [[nodiscard]] bool gathers_weights() const {
+    return residency() == Residency::Sharded || residency() == Residency::Resting;
+  }
   [[nodiscard]] ReductionOptions reduction_options() const;
   [[nodiscard]] WeightOptions weight_options(const ParameterRules& rules) const;
   bool operator==(const Layout&) const = default;

@@ -41,6 +41,10 @@ ModelInstance::ModelInstance(const nn::Model& model,
   if (experts.size() > 1 || world.group(options_.experts.etp).size() > 1)
     experts_ = nn::ExpertParallel{&world, &experts, options_.experts};
   dense_ranks_ = ranks_of(world, dense_axes());
+  if (options_.tier != nullptr) {
+    resting_ = std::make_shared<UnitBuffers>(
+        *options_.tier, options_.tier_buffers, memory::Tag::Parameters);
+  }
   build(model);
   group(world, lender);
   attach();
@@ -111,12 +115,14 @@ void ModelInstance::group(comm::World& world, const ModelInstance* lender) {
 const FlatGroup* ModelInstance::lent_by(const ModelInstance* lender,
                                         const FlatGroupPlan& plan) const {
   if (lender == nullptr || plan.trainable || plan.packed()) return nullptr;
+  const auto lends = [](const FlatGroup& group) {
+    return group.weights->packed() == nullptr && group.weights->resting() == nullptr;
+  };
   const auto same = [](const FlatParam& param, const std::shared_ptr<const ParamInfo>& info) {
     return param.info->name == info->name && param.info->shape == info->shape;
   };
   for (const FlatGroup& group : lender->groups_) {
-    if (!group.trainable && group.weights->packed() == nullptr &&
-        group.weights->dtype() == options_.working &&
+    if (!group.trainable && lends(group) && group.weights->dtype() == options_.working &&
         std::ranges::equal(group.layout.params(), plan.params, same))
       return &group;
   }
@@ -144,9 +150,14 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world, const Fla
   FlatLayout layout = plan.layout(ranks.fold->size());
   const WeightStrategy& strategy =
       weight_strategies().get(plan.strategy(options_, ranks.fold->size()));
-  std::unique_ptr<WorkingWeights> weights =
-      lent != nullptr ? lent->weights->borrowed()
-                      : strategy.make({world, ranks, layout, options_.working, options_.packing});
+  std::unique_ptr<WorkingWeights> weights = lent != nullptr
+                                                ? lent->weights->borrowed()
+                                                : strategy.make({world,
+                                                                 ranks,
+                                                                 layout,
+                                                                 options_.working,
+                                                                 options_.packing,
+                                                                 {resting_, groups_.size()}});
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
                      plan.trainable,

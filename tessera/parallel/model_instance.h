@@ -160,6 +160,7 @@ class ModelInstance {
   std::optional<nn::ContextParallel> context_;
   std::optional<nn::ExpertParallel> experts_;
   GroupRanks dense_ranks_;
+  std::shared_ptr<UnitBuffers> resting_;  ///< of weights that rest in a tier
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
   std::vector<std::pair<int, int>> order_;

@@ -78,6 +78,7 @@ PlannedStage plan_stage(const nn::Model& model,
   out.blocks = static_cast<int>(blocks.size());
   out.zero_stage = layout.zero_stage;
   out.working = layout.working;
+  out.parts_in_memory = weights.tier_buffers;
   FlatPlan plan = plan_flat_groups(placed_blocks(model, layout, rules, weights.experts), weights);
   for (FlatGroupPlan& group : plan.groups) {
     std::vector<int> here;
@@ -90,8 +91,13 @@ PlannedStage plan_stage(const nn::Model& model,
     FlatLayout flat = group.layout(ranks.fold);
     const OwnedRange owned = owned_range(flat, std::min(layout.zero_stage, 1), /*index=*/0);
     const std::string_view strategy = group.strategy(weights, ranks.fold);
+    std::int64_t on_disk = 0;
+    if (group.residency == Residency::Resting) {
+      on_disk = layout.disk.in_blocks(flat.shard_numel() *
+                                      static_cast<std::int64_t>(size_of(layout.working)));
+    }
     out.buffers.push_back(
-        {std::move(group), std::move(flat), strategy, ranks, owned, std::move(here)});
+        {std::move(group), std::move(flat), strategy, ranks, owned, std::move(here), on_disk});
   }
   return out;
 }

@@ -35,6 +35,8 @@ struct PlannedBuffer {
   GroupSizes ranks;
   OwnedRange owned;         ///< the part that the rank updates
   std::vector<int> blocks;  ///< the blocks of the stage that use it, counted from its first block
+  /// Bytes of the rank's part of the weights, in whole blocks, if it rests on a disk; else 0.
+  std::int64_t on_disk = 0;
   [[nodiscard]] int uses() const { return static_cast<int>(blocks.size()); }
 };
 
@@ -43,6 +45,7 @@ struct PlannedStage {
   int blocks = 0;      ///< number of blocks on the stage
   int zero_stage = 0;  ///< see Layout
   DType working = DType::F32;
+  int parts_in_memory = 0;  ///< of those that rest on a disk: WeightOptions::tier_buffers
 };
 /// Returns the buffers of a stage of the pipeline. Pure. Cost: every block of the model is made
 /// once, without memory for its parameters.

@@ -45,12 +45,14 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
     if (options_.trained_alone && !model_.groups()[g].trainable) continue;
     TESSERA_ASSERT(model_.groups()[g].weights->packed() == nullptr);
     const auto [first, last] = units_of(g);
-    std::shared_ptr<const ByteSource> resting;
+    RestingBytes resting;
     for (std::size_t u = first; u < last; ++u) {
       add_unit_pieces(u, for_save, out);
-      if (!for_save || !units_[u].travels) continue;
-      if (!resting) resting = buffers_->snapshot(first);
-      add_sources(u, resting, out);
+      if (!for_save) continue;
+      if (units_[u].travels && !resting.units) resting.units = buffers_->snapshot(first);
+      if (masters_rest(u) && !resting.weights)
+        resting.weights = weights_of(u).resting()->snapshot();
+      if (units_[u].travels || masters_rest(u)) add_sources(u, resting, out);
     }
   }
 }
@@ -81,7 +83,7 @@ void ShardStore::add_unit_pieces(std::size_t u,
     if (!range) continue;
     const ParamInfo& info = *shard.segment->info;
     const std::int64_t offset = offset_in(shard, *range);
-    if (!unit.travels || !values_[u].masters.defined()) {
+    if (values_[u].masters.defined() ? !unit.travels : !masters_rest(u)) {
       if (masters == nullptr) masters = widen(KeptState::over(masters_of(u)));
       out.push_back(piece_of(info.name, *range, shard));
       out.back().bytes = bytes_at(masters + (shard.at - unit.begin) + offset, range->numel);
@@ -94,10 +96,9 @@ void ShardStore::add_unit_pieces(std::size_t u,
   }
 }
 
-/// Adds the values of a unit that rest in a tier to the pieces of a save. `resting`: the bytes of
-/// the units of its group.
+/// Adds the values of a unit that rest in a tier to the pieces of a save.
 void ShardStore::add_sources(std::size_t u,
-                             const std::shared_ptr<const ByteSource>& resting,
+                             const RestingBytes& resting,
                              std::vector<checkpoint::PieceBytes>& out) {
   std::vector<std::int64_t> places;
   each_value(u, [&](KeptState&, std::int64_t at) { places.push_back(at); });
@@ -105,7 +106,14 @@ void ShardStore::add_sources(std::size_t u,
   const auto source = [&](std::int64_t at, std::int64_t element, std::int64_t numel) {
     const std::int64_t begin = buffers_->unit_begin(u) + at + 4 * element;
     return std::make_shared<const ByteRange>(
-        resting, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(4 * numel));
+        resting.units, static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(4 * numel));
+  };
+  const auto value = static_cast<std::int64_t>(size_of(model_.working()));
+  const auto weights = [&](std::int64_t element, std::int64_t numel) {
+    return widened(std::make_shared<const ByteRange>(resting.weights,
+                                                     static_cast<std::uint64_t>(value * element),
+                                                     static_cast<std::uint64_t>(value * numel)),
+                   model_.working());
   };
   const bool has_masters = values_[u].masters.defined();
   const std::int64_t masters = has_masters ? *place++ : 0;
@@ -115,7 +123,11 @@ void ShardStore::add_sources(std::size_t u,
     if (range && has_masters) {
       out.push_back(piece_of(shard.segment->info->name, *range, shard));
       out.back().source = source(masters, shard.at - units_[u].begin + offset, range->numel);
+    } else if (range && resting.weights) {
+      out.push_back(piece_of(shard.segment->info->name, *range, shard));
+      out.back().source = weights(shard.at + offset, range->numel);
     }
+    if (!units_[u].travels) continue;
     for (const ShardState& state : shard.states) {
       const std::int64_t at = *place++;
       if (!range || !state.in_saves) continue;
@@ -135,29 +147,34 @@ void ShardStore::add_sources(std::size_t u,
 void ShardStore::load_resting(
     const std::function<void(std::vector<checkpoint::PieceBytes>&)>& load) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    if (!units_[u].travels) continue;
+    const bool travels = units_[u].travels,
+               masters_travel = values_[u].masters.defined() && travels;
+    if (!travels && !masters_rest(u)) continue;
     if (options_.trained_alone && !model_.groups()[units_[u].group].trainable) continue;
     const Lease lease = acquire(u, Access::Write);
     std::vector<checkpoint::PieceBytes> pieces;
-    std::vector<std::pair<at::Tensor, const KeptState*>> wide;
+    std::vector<std::pair<at::Tensor, KeptState>> wide;
+    const auto add_wide = [&](std::string name,
+                              const Segment& range,
+                              const ParamShard& shard,
+                              const KeptState& kept) {
+      wide.emplace_back(kept.widened(), kept);
+      pieces.push_back(piece_of(std::move(name), range, shard));
+      pieces.back().bytes = bytes_at(wide.back().first.data_ptr<float>(), range.numel);
+    };
     for (ParamShard& shard : lease.shards()) {
       const auto range = piece_range(units_[u].group, shard, /*for_save=*/false);
       if (!range) continue;
       const ParamInfo& info = *shard.segment->info;
-      if (values_[u].masters.defined()) {
-        pieces.push_back(piece_of(info.name, *range, shard));
-        pieces.back().bytes = bytes_at(lease.masters(shard).data_ptr<float>(), range->numel);
-      }
+      if (masters_travel || masters_rest(u))
+        add_wide(info.name, *range, shard, KeptState::over(lease.masters(shard)));
       for (const ShardState& state : shard.states) {
-        if (!state.in_loads) continue;
-        wide.emplace_back(state.kept.widened(), &state.kept);
-        pieces.push_back(piece_of(piece_name(state, info), *range, shard));
-        pieces.back().bytes = bytes_at(wide.back().first.data_ptr<float>(), range->numel);
+        if (travels && state.in_loads) add_wide(piece_name(state, info), *range, shard, state.kept);
       }
     }
     load(pieces);
     for (const auto& [values, kept] : wide)
-      kept->take(values, /*again=*/true);
+      kept.take(values, /*again=*/true);
   }
 }
 

@@ -223,12 +223,37 @@ void ShardStore::settle(std::size_t unit) {
   if (units_[unit].travels) buffers_->settle(unit);
 }
 
+HeldPart ShardStore::hold(std::size_t g) {
+  std::vector<FlatGroup>& groups = model_.groups();
+  if (groups[g].weights->resting() == nullptr) return {};
+  HeldPart out(*groups[g].weights, /*changed=*/true);
+  // The part before the last one is stored by now, and its buffer can be used to read the next.
+  std::vector<RestingPart*> before;
+  for (std::size_t i = g; i-- > 0 && before.size() < 2;) {
+    if (RestingPart* const part = groups[i].weights->resting()) before.push_back(part);
+  }
+  if (before.size() == 2) before.back()->settle();
+  for (std::size_t i = g + 1; i < groups.size(); ++i) {
+    RestingPart* const part = groups[i].weights->resting();
+    if (part == nullptr || !groups[i].trainable) continue;
+    part->fetch();
+    break;
+  }
+  return out;
+}
+
 void ShardStore::visit(std::size_t first,
                        std::size_t last,
                        Access access,
                        const std::function<void(const Lease&)>& work) {
   const auto buffers = static_cast<std::size_t>(options_.place.buffers);
+  HeldPart weights;  // of the group of the unit
   for (std::size_t u = first; u < last; ++u) {
+    if (u == first || units_[u].group != units_[u - 1].group) {
+      weights.let_go();
+      if (access == Access::Write || masters_rest(u))
+        weights = HeldPart(weights_of(u), access == Access::Write);
+    }
     const Lease lease = acquire(u, access);
     if (u + 1 >= first + buffers) settle(u + 1 - buffers);
     if (u + 1 < last) fetch(u + 1);
@@ -240,6 +265,9 @@ void ShardStore::visit(std::size_t first,
 
 ShardStore::Lease::Lease(ShardStore& store, std::size_t unit, Access access)
     : store_(&store), unit_(unit), access_(access) {
+  // Masters of their own suffice to those who only read.
+  if (access == Access::Write || store.masters_rest(unit))
+    weights_ = HeldPart(store.weights_of(unit), access == Access::Write);
   if (!store.units_[unit].travels) return;
   const std::span<std::byte> memory = store.buffers_->acquire(unit);
   store.each_value(unit, [&](KeptState& kept, std::int64_t at) {
@@ -249,7 +277,10 @@ ShardStore::Lease::Lease(ShardStore& store, std::size_t unit, Access access)
 }
 
 ShardStore::Lease::Lease(Lease&& other) noexcept
-    : store_(std::exchange(other.store_, nullptr)), unit_(other.unit_), access_(other.access_) {}
+    : store_(std::exchange(other.store_, nullptr)),
+      unit_(other.unit_),
+      access_(other.access_),
+      weights_(std::move(other.weights_)) {}
 
 ShardStore::Lease::~Lease() {
   if (store_ == nullptr || !store_->units_[unit_].travels) return;
@@ -373,6 +404,7 @@ void ShardStore::publish() {
 void ShardStore::publish_group(std::size_t g) {
   const auto [first, last] = units_of(g);
   if (!values_[first].masters.defined()) return;
+  const HeldPart held = hold(g);
   visit(first, last, Access::Read, [&](const Lease& lease) {
     const std::size_t u = lease.unit();
     working_of(u).copy_(masters_of(u));

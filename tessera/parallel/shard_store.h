@@ -112,7 +112,8 @@ enum class Access : std::uint8_t { Read, Write };
 /// Memory per parameter element: fp32 working weights: 0 + states; 16-bit working weights: 4 (with
 /// 16-bit masters: 0) + states; frozen: 0; divided by the number of ranks of the buffer's fold from
 /// stage 1 on. In a tier, masters and states take none, but StatePlace::buffers units of them are
-/// in memory. Used only on the rank's own thread.
+/// in memory. Working weights that rest in a tier are held while a unit of them is leased. Used
+/// only on the rank's own thread.
 class ShardStore {
  public:
   struct Options {
@@ -167,6 +168,9 @@ class ShardStore {
   /// masters are the working weights, its states are new, and its updates count from `updates` on;
   /// if it is frozen now, masters and states are freed. Not for stores with local weights.
   void follow_model(std::size_t group, std::int64_t updates);
+  /// Holds the working weights of a flat group, which will be written, if they rest in a tier;
+  /// those of the next such group are read meanwhile. Call it group by group.
+  [[nodiscard]] HeldPart hold(std::size_t group);
   /// Calls `work` with leases of the units [first, last), one after the other. The next unit is
   /// read and the one before is written meanwhile, as far as buffers allow; all are stored on
   /// return.
@@ -231,6 +235,13 @@ class ShardStore {
   [[nodiscard]] at::Tensor working_of(std::size_t unit) const;
   /// The unit's masters as they are stored; undefined for packed weights.
   [[nodiscard]] at::Tensor masters_of(std::size_t unit) const;
+  [[nodiscard]] WorkingWeights& weights_of(std::size_t unit) const {
+    return *model_.groups()[units_[unit].group].weights;
+  }
+  /// True if the unit's masters are working weights that rest in a tier.
+  [[nodiscard]] bool masters_rest(std::size_t unit) const {
+    return !values_[unit].masters.defined() && weights_of(unit).resting() != nullptr;
+  }
   /// Calls `fn` with the unit's values, and their places in its bytes, if it travels.
   void each_value(std::size_t unit,
                   const std::function<void(KeptState& kept, std::int64_t at)>& fn);
@@ -242,9 +253,13 @@ class ShardStore {
   [[nodiscard]] std::optional<Segment> piece_range(std::size_t group,
                                                    const ParamShard& shard,
                                                    bool for_save) const;
+  /// Bytes that rest in a tier, in a save: of the units of a group, and of its working weights.
+  struct RestingBytes {
+    std::shared_ptr<const ByteSource> units, weights;
+  };
   void add_unit_pieces(std::size_t unit, bool for_save, std::vector<checkpoint::PieceBytes>& out);
   void add_sources(std::size_t unit,
-                   const std::shared_ptr<const ByteSource>& bytes,
+                   const RestingBytes& resting,
                    std::vector<checkpoint::PieceBytes>& out);
 
   comm::World& world_;
@@ -282,6 +297,7 @@ class ShardStore::Lease {
   ShardStore* store_;
   std::size_t unit_;
   Access access_;
+  HeldPart weights_;
 };
 
 /// A shard for one call of a rule, with values of fewer bits copied to fp32.

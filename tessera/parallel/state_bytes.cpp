@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "tessera/memory/tiers/tier.h"
 #include "tessera/optim/eight_bit.h"
 #include "tessera/parallel/kept_state.h"
 #include "tessera/parallel/layout.h"
@@ -66,7 +65,6 @@ Resting resting_of(const PlannedBuffer& buffer,
     const bool whole = rule.scope(facts_of(segment)) == optim::Scope::WholeTensor;
     if (range.numel > 0) params.push_back({range.begin - owned.begin, range.numel, whole});
   }
-  const std::int64_t block = memory::TierOptions().block_bytes;
   for (const Unit& unit : cut_units(0, owned.numel, params, offload.unit_elements)) {
     if (!StatePlace::rests(unit, owned.numel, offload.share)) continue;
     std::int64_t bytes = masters ? 4 * unit.numel : 0;
@@ -77,7 +75,7 @@ Resting resting_of(const PlannedBuffer& buffer,
         bytes += states_of(rule, range, layout.kept.states, /*ranks=*/1).elements;
     }
     if (bytes == 0) continue;
-    const std::int64_t blocks = (bytes + block - 1) / block * block;
+    const std::int64_t blocks = layout.disk.in_blocks(bytes);
     out.bytes += bytes;
     out.on_disk += blocks;
     out.largest = std::max(out.largest, blocks);
@@ -101,8 +99,14 @@ StateBytes state_bytes(const PlannedStage& stage,
   for (const PlannedBuffer& buffer : stage.buffers) {
     // A frozen parameter has only its working weights, which a save widens if it contains them.
     const bool trained = buffer.group.trainable, masters = separate && trained;
-    if (layout.working != DType::F32 && !masters && (trained || frozen_in_saves))
-      out.widened_by_saves += 4 * buffer.owned.numel;
+    if (!masters && (trained || frozen_in_saves)) {
+      const std::int64_t wide = 4 * buffer.owned.numel;
+      if (buffer.group.residency == Residency::Resting) {
+        out.saved_from_disk += wide;
+      } else if (layout.working != DType::F32) {
+        out.widened_by_saves += wide;
+      }
+    }
     if (!trained) continue;
     const int shards = layout.zero_stage >= 1 ? buffer.ranks.fold : 1;
     std::int64_t of_buffer = 0, wide = 0;

@@ -14,7 +14,7 @@ namespace tessera::parallel {
 struct StateBytes {
   std::int64_t memory = 0;  ///< between updates and during one
   std::int64_t disk = 0;    ///< of units that rest there, in whole blocks
-  /// Of these, the fp32 values that a save reads from the disk.
+  /// The bytes in fp32 that a save reads from the disk, also of working weights.
   std::int64_t saved_from_disk = 0;
   /// Values that are stored in fewer bits than checkpoints have, in fp32.
   std::int64_t widened_by_saves = 0;

@@ -7,9 +7,9 @@
 
 namespace tessera::parallel {
 
-UnitBuffers::UnitBuffers(memory::Tier& tier, int buffers) : tier_(tier) {
+UnitBuffers::UnitBuffers(memory::Tier& tier, int buffers, memory::Tag tag)
+    : tier_(tier), tag_(tag), most_(buffers) {
   TESSERA_ASSERT(buffers >= 1);
-  buffers_.resize(static_cast<std::size_t>(buffers));
 }
 
 void UnitBuffers::set_units(std::size_t first,
@@ -42,7 +42,7 @@ UnitBuffers::Buffer* UnitBuffers::free_buffer() {
   for (Buffer& buffer : buffers_) {
     if (buffer.use == Use::Free) return &buffer;
   }
-  return nullptr;
+  return std::ssize(buffers_) < most_ ? &buffers_.emplace_back() : nullptr;
 }
 
 std::span<std::byte> UnitBuffers::blocks_of(const Buffer& buffer) const {
@@ -59,7 +59,7 @@ void UnitBuffers::empty(Buffer& buffer) {
 void UnitBuffers::read(Buffer& buffer, std::size_t unit) {
   const Place& place = places_.at(unit);
   if (std::ssize(buffer.memory.bytes()) < largest_) {
-    const memory::ScopedTag tag(memory::Tag::Optimizer);
+    const memory::ScopedTag tag(tag_);
     buffer.memory = {};
     buffer.memory = memory::StagingMemory(largest_);
   }

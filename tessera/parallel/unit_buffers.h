@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -15,12 +16,12 @@
 namespace tessera::parallel {
 
 /// Memory: as many buffers as were asked for, each of the size of the largest unit, from their
-/// first use on, counted as Tag::Optimizer. Errors: those of the tier. Used only on the rank's own
+/// first use on. Errors: those of the tier. Used only on the rank's own
 /// thread.
 class UnitBuffers {
  public:
-  /// `tier` must outlive this.
-  UnitBuffers(memory::Tier& tier, int buffers);
+  /// `tier` must outlive this. The ledger counts the memory under `tag`.
+  UnitBuffers(memory::Tier& tier, int buffers, memory::Tag tag = memory::Tag::Optimizer);
 
   /// Sets the sizes of consecutive units from `first` on, which share a file of the tier; all their
   /// bytes are zero. Replaces units that were set with the same `first`. `what` names them in
@@ -60,7 +61,9 @@ class UnitBuffers {
   [[nodiscard]] std::span<std::byte> blocks_of(const Buffer& buffer) const;
 
   memory::Tier& tier_;
-  std::vector<Buffer> buffers_;
+  memory::Tag tag_;
+  int most_;                                                        ///< buffers
+  std::deque<Buffer> buffers_;                                      ///< those that were used so far
   std::map<std::size_t, std::unique_ptr<memory::TierFile>> files_;  ///< by first unit
   std::map<std::size_t, Place> places_;                             ///< by unit
   std::int64_t largest_ = 0;

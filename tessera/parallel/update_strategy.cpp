@@ -95,11 +95,13 @@ void update_shards(const UpdateContext& context,
                    GradientReduction& gradients,
                    const optim::UpdateScalars& scalars) {
   at::Tensor gradient;  // of the group whose units are updated
+  HeldPart weights;     // of the same group
   std::map<std::size_t, ShardStore::Lease> leases;
   for (const auto& [kind, i] : update_actions(store.units(), store.options().place.buffers)) {
     switch (kind) {
       case UpdateActionKind::BeginWrite:
         context.model.groups()[i].weights->begin_write();
+        weights = store.hold(i);
         gradient = gradient_of_shard(context, gradients, i);
         break;
       case UpdateActionKind::Fetch:
@@ -119,6 +121,7 @@ void update_shards(const UpdateContext& context,
         break;
       case UpdateActionKind::Publish:
         if (store.options().local_weights) store.publish_group(i);
+        weights.let_go();
         context.model.groups()[i].weights->written();
         gradient.reset();
         break;

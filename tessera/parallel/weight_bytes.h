@@ -13,6 +13,9 @@ namespace tessera::parallel {
 
 struct WeightBytes {
   std::int64_t resting = 0;   ///< while nothing is gathered
+  std::int64_t disk = 0;      ///< of parts that rest there, in whole blocks
+  std::int64_t updated = 0;   ///< of these, what an update reads and writes
+  std::int64_t read = 0;      ///< from the disk for the blocks of a step, besides the update
   std::int64_t gathered = 0;  ///< at most, in addition, for `elements`
   std::int64_t elements = 0;  ///< the highest number of gathered elements in a step
 };

@@ -57,6 +57,7 @@ void WeightGather::before(const Action& action, const BlockRun& run) {
   for (const int g : model_.groups_of(run.block))
     weights(g).wait();
   post(order_.ahead());
+  fetch();
 }
 
 void WeightGather::after(const Action& action, const BlockRun& /*run*/) {
@@ -65,6 +66,15 @@ void WeightGather::after(const Action& action, const BlockRun& /*run*/) {
 
 void WeightGather::end() {
   release(order_.end());
+}
+
+/// Starts to read weights that rest in a tier and are needed after those that are gathered.
+void WeightGather::fetch() {
+  if (model_.weight_options().tier == nullptr) return;
+  for (const int g : order_.upcoming(model_.weight_options().tier_buffers)) {
+    if (RestingPart* const part = weights(sharded_[static_cast<std::size_t>(g)]).resting())
+      part->fetch();
+  }
 }
 
 void WeightGather::post(const std::vector<int>& sharded) {

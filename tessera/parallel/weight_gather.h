@@ -34,6 +34,7 @@ class WeightGather final : public Policy {
   [[nodiscard]] std::int64_t most_live() const { return order_.most_live(); }
 
  private:
+  void fetch();
   void post(const std::vector<int>& sharded);
   void release(const std::vector<int>& sharded);
   [[nodiscard]] WorkingWeights& weights(int group) const {

@@ -15,6 +15,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/parallel/group_axes.h"
 #include "tessera/parallel/packed_weights.h"
+#include "tessera/parallel/resting_part.h"
 #include "tessera/tensor/flat_buffer.h"
 
 namespace tessera::parallel {
@@ -37,10 +38,13 @@ class WorkingWeights {
   /// gather.
   [[nodiscard]] const at::Tensor& whole() const { return whole_; }
   /// The part that this rank writes, [layout.shard_numel()], or [layout.numel()] if every rank
-  /// writes all; always allocated, but undefined if packed() replaces it.
+  /// writes all. Undefined if packed() replaces it; has memory only while it is held if resting()
+  /// is not nullptr (HeldPart), and else always.
   [[nodiscard]] const at::Tensor& own() const { return own_; }
   /// The weights of this rank in fewer bits, which replace own() and must be filled; else nullptr.
   [[nodiscard]] virtual PackedWeights* packed() const { return nullptr; }
+  /// If own() rests in a tier between uses; else nullptr.
+  [[nodiscard]] virtual RestingPart* resting() const { return nullptr; }
   /// Returns whether whole() has memory only while gathered.
   [[nodiscard]] virtual bool comes_and_goes() const { return false; }
   /// True if whole() is gathered or being gathered.
@@ -65,7 +69,8 @@ class WorkingWeights {
   virtual void forget();
   /// Returns weights that read the memory of these, which may end before them: whole() is the same
   /// tensor or, if the weights come and go, has memory of its own while gathered. These must be
-  /// complete, and from then on nobody writes them. Not if packed(). Memory: none besides.
+  /// complete, and from then on nobody writes them. Not if packed() or
+  /// resting(). Memory: none besides.
   [[nodiscard]] virtual std::unique_ptr<WorkingWeights> borrowed() const = 0;
 
  protected:
@@ -86,6 +91,7 @@ struct WeightPlace {
   const FlatLayout& layout;
   DType dtype = DType::F32;
   PackingOptions packing = {};  ///< for weights in fewer bits
+  RestingPlace resting = {};    ///< for weights that rest in a tier
 };
 
 /// The sizes from which a strategy computes its memory, without a world.

@@ -75,7 +75,7 @@ void OffloadKeys::describe(config::Fields& f) {
           {.text = "With nvme: maximum number of groups of sub_group_size elements in memory at a "
                    "time; more than 3 are read further ahead.",
            .min = 1,
-           .max = 64,
+           .max = 1e9,
            .default_text = "3: one is read, one updated, one written"});
   f.field("pipeline_read",
           pipeline_read,
@@ -97,6 +97,34 @@ int OffloadKeys::buffers() const {
                          static_cast<int>(pipeline_write.value_or(true));
   const auto count = static_cast<int>(buffer_count.value_or(3));
   return overlapped == 2 ? count : std::min(count, 1 + overlapped);
+}
+
+void ParamOffloadKeys::describe(config::Fields& f) {
+  f.choice("device",
+           device,
+           kOffloadDevices,
+           {.text = "Where working weights rest while no block uses them: on a disk (nvme), or in "
+                    "the memory of the host (none, cpu), where they are without this section.",
+            .default_text = "none"});
+  f.field("nvme_path",
+          nvme_path,
+          {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "
+                   "nothing remains of them."});
+  f.field("buffer_count",
+          buffer_count,
+          {.text = "With nvme: maximum number of flat buffers (of a block each) of which a rank's "
+                   "part is in memory at a time, to be read or written.",
+           .min = 1,
+           .max = 1e9,
+           .default_text = "3: one is read, one used, one written"});
+  f.field("max_in_cpu",
+          max_in_cpu,
+          {.text = "With nvme: blocks stay in memory in the order of the model, up to this number "
+                   "of parameters in total.",
+           .unit = "elements",
+           .min = 0,
+           .max = 1e15,
+           .default_text = "0"});
 }
 
 void ZeroOptions::describe(config::Fields& f) {
@@ -198,13 +226,17 @@ void ZeroOptions::describe(config::Fields& f) {
             offload_optimizer,
             "Lets fp32 masters and states of the optimizer rest on a disk between updates. No bit "
             "of a training changes. See docs/offload.md.");
+  f.section("offload_param",
+            offload_param,
+            "In stage 3: lets working weights rest on a disk while no block uses them. No bit of a "
+            "training changes. See docs/offload.md.");
   f.field("sub_group_size",
           sub_group_size,
           {.text = "With offload_optimizer.device nvme: maximum number of elements that are read, "
                    "updated and written at once; a group never reaches over a flat buffer, which "
-                   "is a block of the model.",
+                   "is a block of the model. Below 1024: 1024.",
            .unit = "elements",
-           .min = 1024,
+           .min = 0,
            .max = kMost,
            .default_text = "16777216"});
 }

@@ -44,6 +44,14 @@ struct OffloadKeys {
   [[nodiscard]] int buffers() const;
   void describe(config::Fields& fields);
 };
+/// The place where working weights rest while no block uses them, in DeepSpeed's notation.
+struct ParamOffloadKeys {
+  std::optional<OffloadDevice> device;
+  std::string nvme_path;
+  std::optional<std::int64_t> buffer_count, max_in_cpu;
+  [[nodiscard]] bool to_disk() const { return device == OffloadDevice::Nvme; }
+  void describe(config::Fields& fields);
+};
 struct ZeroOptions {
   std::optional<std::int64_t> stage;
   std::optional<std::int64_t> reduce_bucket_size;
@@ -54,6 +62,7 @@ struct ZeroOptions {
       zero_quantized_gradients;
   FeedbackKeys zeropp_loco_param;
   OffloadKeys offload_optimizer;
+  ParamOffloadKeys offload_param;
   std::optional<std::int64_t> sub_group_size;
   /// Number of ranks that together hold the working weights; absent: all.
   [[nodiscard]] std::optional<std::int64_t> group() const;

@@ -11,6 +11,21 @@
 #include "tessera/config/document.h"
 
 namespace tessera::planner {
+
+void drop_unused_sections(const TrainConfig& config, json::Value& resolved) {
+  const auto drop = [](json::Value& object, std::string_view key) {
+    std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
+  };
+  if (!config.adapter.enabled()) drop(resolved, "adapter");
+  if (!config.distill.teacher) drop(resolved, "distill");
+  const parallel::ZeroOptions& zero = config.zero_optimization;
+  json::Value& block = resolved["zero_optimization"];
+  if (!zero.zeropp_loco_param.on()) drop(block, "zeropp_loco_param");
+  if (!zero.offload_optimizer.to_disk()) drop(block, "offload_optimizer");
+  if (!zero.offload_param.to_disk()) drop(block, "offload_param");
+  if (!zero.offload_optimizer.to_disk() && !zero.offload_param.to_disk()) drop(resolved, "aio");
+}
+
 namespace {
 
 /// A key without an effect in some configurations, outside of a section with a switch.
@@ -34,6 +49,16 @@ bool keeps_states_in_memory(const TrainConfig& config) {
   return !config.zero_optimization.offload_optimizer.to_disk();
 }
 
+bool keeps_weights_in_memory(const TrainConfig& config) {
+  return !config.zero_optimization.offload_param.to_disk();
+}
+bool uses_no_disk(const TrainConfig& config) {
+  return keeps_states_in_memory(config) && keeps_weights_in_memory(config);
+}
+
+constexpr const char* kNeitherOnDisk =
+    "neither zero_optimization.offload_optimizer.device nor offload_param.device is nvme";
+constexpr const char* kNoWeightsOnDisk = "zero_optimization.offload_param.device is not nvme";
 constexpr const char* kNoDisk = "zero_optimization.offload_optimizer.device is not nvme";
 constexpr const char* kNoEvaluations = "eval.every is 0";
 constexpr const char* kNoPrompt = "eval.prompt is not given, or eval.every is 0";
@@ -50,6 +75,12 @@ constexpr auto kNeeds = std::to_array<Need>({
     {"zero_optimization.offload_optimizer.pipeline_read", keeps_states_in_memory, kNoDisk},
     {"zero_optimization.offload_optimizer.pipeline_write", keeps_states_in_memory, kNoDisk},
     {"zero_optimization.offload_optimizer.ratio", keeps_states_in_memory, kNoDisk},
+    {"zero_optimization.offload_param.nvme_path", keeps_weights_in_memory, kNoWeightsOnDisk},
+    {"zero_optimization.offload_param.buffer_count", keeps_weights_in_memory, kNoWeightsOnDisk},
+    {"zero_optimization.offload_param.max_in_cpu", keeps_weights_in_memory, kNoWeightsOnDisk},
+    {"aio.block_size", uses_no_disk, kNeitherOnDisk},
+    {"aio.queue_depth", uses_no_disk, kNeitherOnDisk},
+    {"aio.intra_op_parallelism", uses_no_disk, kNeitherOnDisk},
     {"trainer.clip_after_warmup",
      [](const TrainConfig& c) { return c.gradient_clipping == 0 && c.gradient_clip_value == 0; },
      "gradient_clipping is 0"},

@@ -15,4 +15,7 @@ namespace tessera::planner {
 /// user switches off by name ("fp16": {"enabled": false, ...}), or of a resolved configuration.
 std::vector<std::string> idle_key_notes(const TrainConfig& config, const config::Origins& origins);
 
+/// Removes the sections of a resolved configuration that are switched off.
+void drop_unused_sections(const TrainConfig& config, json::Value& resolved);
+
 }  // namespace tessera::planner

@@ -33,6 +33,7 @@
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/config_paths.h"
 #include "tessera/planner/derived_keys.h"
+#include "tessera/planner/idle_keys.h"
 #include "tessera/planner/distillation.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/memory.h"
@@ -332,6 +333,8 @@ class Planner {
     layout_.feedback = complete_feedback(config_.zero_optimization);
     layout_.sparse_rows = config.sparse_gradients;
     layout_.offload = complete_offload(config_.zero_optimization);
+    layout_.weight_offload = complete_weight_offload(config_.zero_optimization);
+    layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;
   }
 
@@ -535,14 +538,7 @@ json::Value resolved_config(const Draft& draft, bool model) {
   if (config.scheduler.params.is_null()) config.scheduler.params = json::Value::object();
   json::Value out = config::write(config);
   if (!model) return out;
-  const auto drop = [](json::Value& object, std::string_view key) {
-    std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
-  };
-  if (!draft.config.adapter.enabled()) drop(out, "adapter");
-  if (!draft.config.distill.teacher) drop(out, "distill");
-  const parallel::ZeroOptions& zero = config.zero_optimization;
-  if (!zero.zeropp_loco_param.on()) drop(out["zero_optimization"], "zeropp_loco_param");
-  if (!zero.offload_optimizer.to_disk()) drop(out["zero_optimization"], "offload_optimizer");
+  drop_unused_sections(draft.config, out);
   out["model"] = draft.model.resolved.description;
   if (config.model->from) out["model"]["from"] = json::Value::string(*config.model->from);
   return out;

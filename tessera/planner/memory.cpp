@@ -2,18 +2,12 @@
 #include "tessera/planner/memory.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-#include <sys/vfs.h>
-#include <unistd.h>
 
-#include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/parallel/gradient_bytes.h"
 #include "tessera/parallel/layout.h"
@@ -73,7 +67,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   MemoryEstimate out;
   out.parameters = weights.resting + weights.gathered;
   out.optimizer = states.memory;
-  out.disk = states.disk;
+  out.disk = states.disk + weights.disk;
   out.gradients = gradients.total();
   out.activations = std::max(activations.training, resting);
   out.unknown = std::move(activations.unknown);
@@ -119,12 +113,42 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   return most;
 }
 
-std::int64_t offload_bytes(const Plan& plan) {
-  if (!plan.layout().offload) return 0;
-  std::int64_t most = 0;
-  for (const parallel::StateBytes& states : states_of(plan))
-    most = std::max(most, states.disk);
+OffloadBytes offload_bytes(const Plan& plan) {
+  OffloadBytes most;
+  if (!plan.layout().rests_on_disk()) return most;
+  for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
+    const parallel::PlannedStage planned = stage_of(plan, stage);
+    const std::int64_t states = states_of(plan, planned).disk;
+    const parallel::WeightBytes weights = weight_bytes_of(plan, planned);
+    most.states = std::max(most.states, states);
+    most.weights = std::max(most.weights, weights.disk);
+    most.read = std::max(most.read, states + weights.updated + weights.read);
+    most.written = std::max(most.written, states + weights.updated);
+  }
   return most;
+}
+
+void note_what_stays(const Plan& plan, std::vector<std::string>& notes) {
+  const auto rule = make_rule(plan.recipe());
+  const auto stays = [&](const auto& info) { return parallel::keeps_lines(*rule, *info); };
+  if (plan.layout().offload &&
+      std::ranges::any_of(nn::parameters_of(plan.model().resolved.model), stays)) {
+    notes.push_back(fmt::format(
+        "zero_optimization.offload_optimizer: the states of {} by rows and columns stay "
+        "in memory",
+        plan.recipe().optimizer.type));
+  }
+  if (!plan.layout().weight_offload) return;
+  if (plan.model().rules.packed) {
+    notes.emplace_back(
+        "zero_optimization.offload_param: the weights that adapter.quantize_base packs stay in "
+        "memory, in their fewer bits");
+  }
+  if (offload_bytes(plan).weights == 0) {
+    notes.emplace_back(
+        "zero_optimization.offload_param: all weights stay in memory, because of max_in_cpu or "
+        "stage3_param_persistence_threshold");
+  }
 }
 
 std::int64_t travel_bytes(const Plan& plan, int host_ranks) {
@@ -167,63 +191,11 @@ std::int64_t saving_bytes(const Plan& plan) {
   // Ranks that share tokens hold the same data, and the first of them writes it.
   const std::int64_t writers = plan.ranks() / plan.layout().context;
   std::int64_t on_disk = 0;
-  if (plan.layout().offload) {
+  if (plan.layout().rests_on_disk()) {
     on_disk = std::ranges::min(states_of(plan), {}, &parallel::StateBytes::saved_from_disk)
                   .saved_from_disk;
   }
   return std::max<std::int64_t>(0, checkpoint_bytes(plan) / writers - on_disk);
-}
-
-namespace {
-
-constexpr const char* kFolder = "zero_optimization.offload_optimizer.nvme_path";
-
-}  // namespace
-
-void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
-  if (!plan.layout().offload) return;
-  const std::string& folder = plan.layout().offload->folder;
-  std::error_code ignored;
-  TESSERA_REQUIRE(
-      std::filesystem::is_directory(folder, ignored) && ::access(folder.c_str(), W_OK | X_OK) == 0,
-      Io,
-      fmt::format("{}: {} is not a folder in which files can be made", kFolder, folder),
-      "create the folder on each host, or name another one");
-  const auto rule = make_rule(plan.recipe());
-  const auto stays = [&](const auto& info) { return parallel::keeps_lines(*rule, *info); };
-  if (std::ranges::any_of(nn::parameters_of(plan.model().resolved.model), stays)) {
-    notes.push_back(fmt::format(
-        "zero_optimization.offload_optimizer: the states of {} by rows and columns stay "
-        "in memory",
-        plan.recipe().optimizer.type));
-  }
-  constexpr long kInMemory = 0x01021994;  // TMPFS_MAGIC
-  struct statfs status {};
-  if (::statfs(folder.c_str(), &status) == 0 && status.f_type == kInMemory) {
-    notes.push_back(
-        fmt::format("{}: {} is in memory (tmpfs), so that nothing is gained there; a folder on a "
-                    "disk saves memory",
-                    kFolder,
-                    folder));
-  }
-}
-
-void check_offload_space(const Plan& plan, int ranks) {
-  if (!plan.layout().offload) return;
-  const std::string& folder = plan.layout().offload->folder;
-  const bool twice = copies_while_training(plan);
-  const auto need = static_cast<std::uint64_t>(offload_bytes(plan) * ranks * (twice ? 2 : 1));
-  const std::uint64_t free = files::free_bytes(folder);
-  TESSERA_REQUIRE(need <= free,
-                  Io,
-                  fmt::format("{}: {} has {} free, and masters and states need {}{}",
-                              kFolder,
-                              folder,
-                              text::bytes(free),
-                              text::bytes(need),
-                              twice ? ", of which half while a checkpoint is written" : ""),
-                  fmt::format("free space there, name a folder on another disk{}",
-                              twice ? ", or set checkpoint.async to false" : ""));
 }
 
 }  // namespace tessera::planner

@@ -45,16 +45,16 @@ struct MemoryEstimate {
 };
 MemoryEstimate estimate_memory(const Plan& plan);
 
-/// Bytes of the masters and states of a rank that rest on a disk between updates, on the stage that
-/// needs most.
-std::int64_t offload_bytes(const Plan& plan);
-
-/// Throws Error{Io} if the folder for them is missing or not writable. Notes what stays in memory,
-/// and a folder that is in memory itself.
-void check_offload_folder(const Plan& plan, std::vector<std::string>& notes);
-/// Throws Error{Io} if the disk of that folder is too small for `ranks` ranks. While a save is
-/// written in the background, the disk has the values of its step and those of later updates.
-void check_offload_space(const Plan& plan, int ranks);
+/// Bytes of a rank that rest on a disk, on the stage that needs most: masters and states, and
+/// working weights.
+struct OffloadBytes {
+  std::int64_t states = 0, weights = 0;
+  std::int64_t read = 0, written = 0;  ///< in a step
+  [[nodiscard]] std::int64_t total() const { return states + weights; }
+};
+OffloadBytes offload_bytes(const Plan& plan);
+/// Notes what stays in memory although its kind rests on a disk.
+void note_what_stays(const Plan& plan, std::vector<std::string>& notes);
 
 /// Bytes that the transport of a rank allocates for gradients and weights if there are `host_ranks`
 /// ranks on each host, on the stage that needs most.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/planner/offload.h"
 #include "tessera/planner/run_plan.h"
 #include "tessera/planner/stage_advice.h"
 

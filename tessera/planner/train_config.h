@@ -21,6 +21,7 @@
 #include "tessera/optim/loss_scale.h"
 #include "tessera/optim/options.h"
 #include "tessera/optim/rule.h"
+#include "tessera/parallel/disk_options.h"
 #include "tessera/parallel/elastic_batch.h"
 #include "tessera/parallel/options.h"
 #include "tessera/parallel/reduction_options.h"
@@ -93,6 +94,7 @@ struct TrainConfig {
   TorchAutocastOptions torch_autocast;
   DataTypesOptions data_types;
   parallel::ZeroOptions zero_optimization;
+  parallel::DiskOptions aio;
   parallel::ParallelOptions parallel;
   parallel::RecomputeOptions activation_checkpointing;
   parallel::Reduction gradient_reduction = parallel::Reduction::Each;

@@ -146,6 +146,34 @@ void check_offload(const TrainConfig& config,
   }
 }
 
+// Working weights on a disk.
+void check_weight_offload(const TrainConfig& config,
+                          config::Problems& problems,
+                          const config::Origins& origins) {
+  const parallel::ZeroOptions& zero = config.zero_optimization;
+  if (!zero.offload_param.to_disk()) return;
+  const auto add = [&](const char* key, std::string what, std::string fix) {
+    problems.add(origins.place(key), key, std::move(what), std::move(fix));
+  };
+  if (zero.offload_param.nvme_path.empty()) {
+    add("zero_optimization.offload_param.nvme_path",
+        "is missing, and offload_param.device is \"nvme\"",
+        "set it to a folder on a disk");
+  }
+  const char* const device = "zero_optimization.offload_param.device";
+  const char* const exact =
+      "\"nvme\" does not go with {}: what rests on the disk is a rank's own "
+      "part, which is sent to all ranks as it is";
+  for (const auto& [key, on] :
+       {std::pair("zero_quantized_weights", zero.zero_quantized_weights.value_or(false)),
+        std::pair("zero_quantized_nontrainable_weights",
+                  zero.zero_quantized_nontrainable_weights.value_or(false)),
+        std::pair("zero_hpz_partition_size", zero.zero_hpz_partition_size.value_or(1) > 1),
+        std::pair("mics_shard_size", zero.mics_shard_size.value_or(-1) > 0)}) {
+    if (on) add(device, fmt::format(fmt::runtime(exact), key), fmt::format("remove {}", key));
+  }
+}
+
 void check_exchange(const TrainConfig& config,
                     config::Problems& problems,
                     const config::Origins& origins) {
@@ -195,7 +223,17 @@ std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& op
   keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
   parallel::StateOffload out{
       .folder = keys.nvme_path, .buffers = keys.buffers(), .share = keys.ratio.value_or(1)};
-  out.unit_elements = options.sub_group_size.value_or(out.unit_elements);
+  out.unit_elements = std::max(options.sub_group_size.value_or(out.unit_elements), kChunk);
+  return out;
+}
+
+std::optional<parallel::WeightOffload> complete_weight_offload(parallel::ZeroOptions& options) {
+  parallel::ParamOffloadKeys& keys = options.offload_param;
+  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
+  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
+  parallel::WeightOffload out{.folder = keys.nvme_path};
+  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
+  out.in_memory = keys.max_in_cpu.value_or(0);
   return out;
 }
 
@@ -391,6 +429,7 @@ void check_config(const TrainConfig& config,
   check_exchange(config, problems, origins);
   check_feedback(config, problems, origins);
   check_offload(config, problems, origins);
+  check_weight_offload(config, problems, origins);
 }
 
 namespace {
@@ -434,6 +473,18 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
     out.emplace_back(
         "zero_optimization.offload_optimizer.device \"cpu\" has no effect here: ranks compute on "
         "the CPU, so the data is already in host memory; \"nvme\" needs less of it");
+  }
+  if (zero.offload_param.device == parallel::OffloadDevice::Cpu) {
+    out.emplace_back(
+        "zero_optimization.offload_param.device \"cpu\" has no effect here: ranks compute on the "
+        "CPU, so the weights are already in host memory; \"nvme\" needs less of it");
+  }
+  if (zero.offload_optimizer.to_disk() && zero.sub_group_size.value_or(kChunk) < kChunk) {
+    out.push_back(
+        fmt::format("zero_optimization.sub_group_size {} runs as {}, the smallest group "
+                    "of elements whose squares are summed together",
+                    *zero.sub_group_size,
+                    kChunk));
   }
   for (std::string& note : optim::optimizer_notes(config.optimizer))
     out.push_back(std::move(note));

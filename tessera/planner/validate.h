@@ -17,6 +17,7 @@
 namespace tessera::parallel {
 struct Layout;
 struct StateOffload;
+struct WeightOffload;
 }  // namespace tessera::parallel
 
 namespace tessera::planner {
@@ -44,6 +45,8 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
 /// Returns the disk on which masters and states rest, if any; makes the path of the folder
 /// absolute, so that it is found from any folder.
 std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& options);
+/// The same for the working weights.
+std::optional<parallel::WeightOffload> complete_weight_offload(parallel::ZeroOptions& options);
 
 /// Completes the keys of error feedback and returns it; nothing if none of them is given.
 std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options);

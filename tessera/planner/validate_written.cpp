@@ -154,9 +154,8 @@ void check_offload(Written& written) {
     const std::string name = written.word(fmt::format("zero_optimization.{}.device", block));
     return name == "none" ? "" : name;
   };
-  std::string param = device("offload_param");
+  const std::string param = device("offload_param");
   const std::string optimizer = device("offload_optimizer");
-  if (param == "nvme") param.clear();  // refused in any stage by another check
   if (!optimizer.empty() && stage == 0) {
     written.refuse(
         "zero_optimization.offload_optimizer.device",

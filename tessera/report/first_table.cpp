@@ -312,16 +312,45 @@ std::string memory_split_line(const planner::Plan& plan, const planner::MemoryEs
          (saving > 0 ? fmt::format("; and {} while it saves", bytes(saving)) : "");
 }
 
-// The folder of masters and states that rest outside of memory, and their bytes.
-std::string offload_line(const planner::Plan& plan, const planner::MemoryEstimate& estimate) {
-  const parallel::StateOffload& offload = *plan.layout().offload;
-  return fmt::format("masters and states rest in {}: {} a rank x {} = {}; {} {} in memory",
-                     offload.folder,
-                     bytes(estimate.disk),
+// The folder of values that rest outside of memory, and their bytes.
+std::string offload_line(const planner::Plan& plan,
+                         const char* what,
+                         const std::string& folder,
+                         std::int64_t of_rank,
+                         int buffers,
+                         const char* unit) {
+  return fmt::format("{} rest in {}: {} a rank x {} = {}; {} {}{} in memory",
+                     what,
+                     folder,
+                     bytes(of_rank),
                      plan.ranks(),
-                     bytes(estimate.disk * plan.ranks()),
-                     offload.buffers,
-                     offload.buffers == 1 ? "group" : "groups");
+                     bytes(of_rank * plan.ranks()),
+                     buffers,
+                     unit,
+                     buffers == 1 ? "" : "s");
+}
+
+std::vector<std::string> offload_lines(const planner::Plan& plan) {
+  std::vector<std::string> out;
+  const planner::OffloadBytes disk = planner::offload_bytes(plan);
+  if (disk.states > 0) {
+    const parallel::StateOffload& offload = *plan.layout().offload;
+    out.push_back(offload_line(
+        plan, "masters and states", offload.folder, disk.states, offload.buffers, "group"));
+  }
+  if (disk.weights > 0) {
+    const parallel::WeightOffload& offload = *plan.layout().weight_offload;
+    out.push_back(
+        offload_line(plan, "weights", offload.folder, disk.weights, offload.buffers, "part"));
+  }
+  if (disk.total() > 0) {
+    out.push_back(
+        fmt::format("a step reads {} and writes {} on each rank; tessera bench io "
+                    "measures the disk",
+                    bytes(disk.read),
+                    bytes(disk.written)));
+  }
+  return out;
 }
 
 // Long lists end with a line that says how many are missing.
@@ -407,7 +436,8 @@ std::vector<std::string> first_table(const planner::PlanWithData& plan, const Ta
       facts.memory ? *facts.memory : planner::estimate_memory(plan);
   row("memory", memory_line(plan, memory, facts));
   row("", memory_split_line(plan, memory));
-  if (memory.disk > 0) row("offload", offload_line(plan, memory));
+  for (const std::string& line : offload_lines(plan))
+    row("offload", line);
   row("run", facts.run_dir);
   row("checkpoints", checkpoint_line(plan, facts));
   row("seed", std::to_string(plan.recipe().seed));

@@ -13,8 +13,6 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
-#include "tessera/planner/memory.h"
-
 namespace tessera::test {
 namespace {
 
@@ -249,58 +247,6 @@ TEST(QuantizedGathers, ResumeToTheBit) {
   const Trace rest = run.train(layout, 2 * kSteps, {}, *checkpoint::newest(folder.path()));
   EXPECT_EQ(rest.digest, whole.digest);
   EXPECT_EQ(rest.eval_losses, whole.eval_losses);
-}
-
-/// Masters and states on a disk, in groups of the smallest size.
-TinyRun offloaded(TinyRun run, const files::TempDir& disk, const char* buffers) {
-  run.set("zero_optimization.offload_optimizer.device", "\"nvme\"")
-      .set("zero_optimization.offload_optimizer.nvme_path", "\"" + disk.path().string() + "\"")
-      .set("zero_optimization.offload_optimizer.buffer_count", buffers)
-      .set("zero_optimization.sub_group_size", "1024");
-  return run;
-}
-
-TEST(OptimizerOffload, ToADiskChangesNoBitInAnyStageAlsoResumedInEitherDirection) {
-  const files::TempDir disk;
-  for (const char* type : {"\"AdamW\"", "\"Lamb\""}) {
-    for (const int ranks : {1, 2}) {
-      for (const int stage : {1, 2, 3}) {
-        SCOPED_TRACE(std::string(type) + ", stage " + std::to_string(stage) + ", ranks " +
-                     std::to_string(ranks));
-        const TinyRun memory = sharded_run()
-                                   .set("optimizer.type", type)
-                                   .set("bf16.enabled", stage == 1 ? "false" : "true");
-        const TinyRun on_disk = offloaded(memory, disk, stage == 2 ? "1" : "3");
-        const Layout layout{.ranks = ranks, .accumulation = 1, .stage = stage};
-        ASSERT_GT(planner::offload_bytes(on_disk.plan(layout)), 0);
-        const Trace whole = memory.train(layout, kSteps);
-        expect_same_bits(whole, on_disk.train(layout, kSteps));
-        for (const auto& [first, second] :
-             {std::pair(&memory, &on_disk), std::pair(&on_disk, &memory)}) {
-          const files::TempDir saved;
-          (void)first->train(layout, 2, saved.path());
-          const Trace rest = second->train(layout, kSteps, {}, *checkpoint::newest(saved.path()));
-          EXPECT_EQ(rest.digest, whole.digest);
-          EXPECT_EQ(rest.eval_losses, whole.eval_losses);
-        }
-      }
-    }
-  }
-  EXPECT_TRUE(std::filesystem::is_empty(disk.path())) << "a file remains on the disk";
-}
-
-TEST(OptimizerOffload, OfAPartOfTheStatesChangesNoBit) {
-  const files::TempDir disk, saved;
-  TinyRun memory = sharded_run();
-  memory.set("bf16.enabled", "true");
-  TinyRun part = offloaded(memory, disk, "2");
-  part.set("zero_optimization.offload_optimizer.ratio", "0.4");
-  const Layout layout{.ranks = 2, .accumulation = 1, .stage = 3};
-  const Trace whole = memory.train(layout, kSteps);
-
-  expect_same_bits(whole, part.train(layout, kSteps));
-  (void)part.train(layout, 2, saved.path());
-  EXPECT_EQ(part.train(layout, kSteps, {}, *checkpoint::newest(saved.path())).digest, whole.digest);
 }
 
 TEST(Zero, ABucketSmallerThanAParameterChangesNoBit) {

@@ -79,7 +79,8 @@ void reduce_step(ModelInstance& model, GradientReduction& gradients, int number)
   gradients.finish();
 }
 
-/// How a training is done; `tier` is the name of a tier, or empty.
+/// How a training is done; `tier` is the name of a tier, or empty, and `weights` the same for the
+/// working weights, in stage 3.
 struct Setting {
   int ranks = 1, stage = 0;
   DType working = DType::F32;
@@ -88,6 +89,8 @@ struct Setting {
   std::int64_t unit_elements = std::numeric_limits<std::int64_t>::max();
   int buffers = 3;
   double share = 1.0;
+  std::string weights = {};
+  int weight_buffers = 3;
 };
 
 /// Bytes by name: every tensor of a save, whole, and the working weights.
@@ -114,10 +117,9 @@ class Trainee {
  public:
   Trainee(comm::World& world, const optim::Rule& rule, const Setting& setting)
       : rule_(rule),
-        tier_(setting.tier.empty() ? nullptr
-                                   : memory::tiers().get(setting.tier)(
-                                         {.folder = dir_.path().string(), .block_bytes = kBlock})),
-        model_(models::gpt2(tiny()), weights_of(setting), world),
+        tier_(tier_of(setting.tier)),
+        weight_tier_(tier_of(setting.weights)),
+        model_(models::gpt2(tiny()), weights_of(setting, weight_tier_.get()), world),
         optimizer_(world,
                    model_,
                    rule,
@@ -162,17 +164,25 @@ class Trainee {
   ShardedOptimizer& optimizer() { return optimizer_; }
 
  private:
-  static WeightOptions weights_of(const Setting& setting) {
+  std::unique_ptr<memory::Tier> tier_of(const std::string& name) {
+    const memory::TierOptions options{.folder = dir_.path().string(), .block_bytes = kBlock};
+    return name.empty() ? nullptr : memory::tiers().get(name)(options);
+  }
+  static WeightOptions weights_of(const Setting& setting, memory::Tier* tier) {
     WeightOptions out;
     out.working = setting.working;
     if (setting.stage > 0) out.residency = Residency::Whole;
     if (setting.stage == 3) out.residency = Residency::Sharded;
+    if (tier == nullptr) return out;
+    out.residency = Residency::Resting;
+    out.tier = tier;
+    out.tier_buffers = setting.weight_buffers;
     return out;
   }
 
   const optim::Rule& rule_;
   files::TempDir dir_;
-  std::unique_ptr<memory::Tier> tier_;
+  std::unique_ptr<memory::Tier> tier_, weight_tier_;
   ModelInstance model_;
   ShardedOptimizer optimizer_;
   GradientReduction gradients_;
@@ -249,6 +259,33 @@ TEST_P(StatePlaces, GiveTheBitsOfOneUnitInMemory) {
   }
 }
 
+TEST_P(StatePlaces, GiveTheBitsOfWeightsInMemoryIfTheyRest) {
+  constexpr DType kBf16 = DType::BF16;
+  const auto rule = make_rule(GetParam());
+  const std::vector<Setting> all = {
+      {.ranks = 1, .stage = 3, .weights = "host", .weight_buffers = 1},
+      {.ranks = 2, .stage = 3, .unit_elements = 3 * kChunk, .weights = "disk"},
+      {.ranks = 2, .stage = 3, .working = kBf16, .weights = "host", .weight_buffers = 2},
+      {.ranks = 1,
+       .stage = 3,
+       .working = kBf16,
+       .kept = {.masters = kBf16, .states = kBf16},
+       .weights = "disk"},
+      {.ranks = 3,
+       .stage = 3,
+       .working = kBf16,
+       .tier = "host",
+       .unit_elements = 2 * kChunk,
+       .share = 0.6,
+       .weights = "disk"}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(i);
+    Setting memory = all[i];
+    memory.weights.clear();
+    EXPECT_EQ(differences(trained(*rule, all[i]), trained(*rule, memory)), kNone);
+  }
+}
+
 // One rule for each scope and kind of state: elementwise, with eight-bit states, with norms, and
 // with whole directions, one of which also has states by rows and columns.
 INSTANTIATE_TEST_SUITE_P(Rules,
@@ -263,11 +300,25 @@ TEST(StatePlace, RunsContinueInAnyOtherPlace) {
     Setting tier = memory;
     tier.tier = "disk";
     tier.unit_elements = 3 * kChunk;
-    const Result wanted = trained(*rule, memory);
-    for (const auto& [before, after] :
-         {std::pair(memory, tier), std::pair(tier, memory), std::pair(tier, tier)}) {
-      SCOPED_TRACE(type + (before.tier.empty() ? " from memory" : " from a tier") +
-                   (after.tier.empty() ? " to memory" : " to a tier"));
+    Setting weights = memory, both = tier;
+    weights.stage = both.stage = 3;
+    weights.weights = both.weights = "host";
+    weights.kept.masters = DType::BF16;
+    const auto place = [](const Setting& of) {
+      return (of.tier.empty() ? "" : "states in a tier ") +
+             std::string(of.weights.empty() ? "" : "weights in a tier ");
+    };
+    Setting narrow = memory;
+    narrow.kept.masters = DType::BF16;
+    for (const auto& [before, after] : {std::pair(memory, tier),
+                                        std::pair(tier, memory),
+                                        std::pair(tier, tier),
+                                        std::pair(both, memory),
+                                        std::pair(memory, both),
+                                        std::pair(weights, narrow),
+                                        std::pair(narrow, weights)}) {
+      SCOPED_TRACE(type + " from " + place(before) + " to " + place(after));
+      const Result wanted = trained(*rule, before.kept == narrow.kept ? narrow : memory);
       const files::TempDir dir;
       Result found;
       comm::run_threads(1, [&, from = before, to = after](comm::World& world) {
@@ -292,17 +343,18 @@ TEST(StatePlace, RunsContinueInAnyOtherPlace) {
   }
 }
 
-TEST(StatePlace, ASaveInTheBackgroundHasTheBytesOfItsStep) {
+class SavedPlaces : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(SavedPlaces, ASaveInTheBackgroundHasTheBytesOfItsStep) {
   const auto rule = make_rule("AdamW");
   comm::run_threads(1, [&](comm::World& world) {
     at::set_num_threads(1);
-    Trainee trainee(
-        world, *rule, {.working = DType::BF16, .tier = "host", .unit_elements = 3 * kChunk});
+    Trainee trainee(world, *rule, GetParam());
     trainee.steps(1, 1);
     Result before, later;
     trainee.add_to(before);
     const std::vector<checkpoint::PieceBytes> pieces = trainee.optimizer().pieces(true);
-    EXPECT_GT(std::ranges::count_if(pieces, [](const auto& piece) { return !!piece.source; }), 40);
+    EXPECT_GT(std::ranges::count_if(pieces, [](const auto& piece) { return !!piece.source; }), 20);
 
     trainee.steps(2, 2);  // while the pieces are being written
 
@@ -315,6 +367,17 @@ TEST(StatePlace, ASaveInTheBackgroundHasTheBytesOfItsStep) {
     EXPECT_NE(differences(before, later), kNone) << "the steps changed nothing";
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    SavedPlaces,
+    ::testing::Values(Setting{.working = DType::BF16, .tier = "host", .unit_elements = 3 * kChunk},
+                      Setting{.stage = 3, .weights = "disk"},
+                      Setting{.stage = 3,
+                              .working = DType::BF16,
+                              .kept = {.masters = DType::BF16},
+                              .weights = "host"}),
+    [](const auto& param) { return "Setting" + std::to_string(param.index); });
 
 TEST(StatePlace, ResultsOfAMovingAverageAreExchangedInATier) {
   const auto rule = optim::with_average(make_rule("AdamW"), {.decay = 0.9});
@@ -337,6 +400,8 @@ TEST(StatePlace, ResultsOfAMovingAverageAreExchangedInATier) {
 
   EXPECT_EQ(differences(swapped(tier, 1), swapped(memory, 1)), kNone);
   EXPECT_EQ(differences(swapped(tier, 2), swapped(memory, 0)), kNone);
+  Setting weights{.stage = 3, .weights = "host", .weight_buffers = 2}, wide;
+  EXPECT_EQ(differences(swapped(weights, 1), swapped(wide, 1)), kNone);
   EXPECT_NE(differences(swapped(memory, 1), swapped(memory, 0)), kNone);
 }
 
@@ -385,19 +450,28 @@ class FailingTier final : public memory::Tier {
   int fails_, transfers_ = 0;
 };
 
-TEST(StatePlace, AFailureOfTheTierIsTheErrorOfTheStep) {
+/// The argument: the weights rest in the tier, and not masters and states.
+class FailingTiers : public ::testing::TestWithParam<bool> {};
+
+TEST_P(FailingTiers, AreTheErrorOfTheStep) {
   const auto rule = make_rule("AdamW");
   const auto run = [&](FailingTier& tier) {
     comm::run_threads(1, [&](comm::World& world) {
-      ModelInstance model(models::gpt2(tiny()), {.working = DType::BF16}, world);
+      WeightOptions weights{.working = DType::BF16};
+      StatePlace place{.tier = &tier, .unit_elements = 8 * kChunk};
+      if (GetParam()) {
+        weights.residency = Residency::Resting;
+        std::swap(weights.tier, place.tier);
+      }
+      ModelInstance model(models::gpt2(tiny()), weights, world);
       ShardedOptimizer optimizer(world,
                                  model,
                                  *rule,
-                                 /*stage=*/0,
+                                 /*stage=*/GetParam() ? 3 : 0,
                                  {},
                                  {},
                                  /*trained_alone=*/false,
-                                 {.tier = &tier, .unit_elements = 8 * kChunk});
+                                 place);
       optimizer.fill([](const ParamInfo&, std::int64_t begin, std::int64_t end, float* out) {
         std::fill_n(out, end - begin, 1.0F);
       });
@@ -405,6 +479,10 @@ TEST(StatePlace, AFailureOfTheTierIsTheErrorOfTheStep) {
       reduce_step(model, gradients, 1);
       optimizer.update(gradients, {.lr = 0.1});
       optimizer.wait_weights();
+      for (FlatGroup& group : model.groups()) {
+        group.weights->wait();
+        group.weights->release();
+      }
     });
   };
   FailingTier works(1 << 30);
@@ -426,6 +504,10 @@ TEST(StatePlace, AFailureOfTheTierIsTheErrorOfTheStep) {
         << "transfer " << fails;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Values, FailingTiers, ::testing::Bool(), [](const auto& param) {
+  return param.param ? "Weights" : "States";
+});
 
 TEST(StatePlace, ValuesThatRestCannotBeUsedWithoutALease) {
   const auto rule = make_rule("AdamW");

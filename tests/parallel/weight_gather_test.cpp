@@ -166,6 +166,43 @@ TEST(WeightGather, LimitsLiveWeightsBeforeItKeepsThemForReuse) {
   EXPECT_EQ(seen.gathered, 2 * seen.all() - seen.sizes.back());
 }
 
+TEST(WeightGather, ReadsPartsThatRestOnceForEachGather) {
+  for (const int buffers : {1, 2, 3, 8}) {
+    for (const bool prefetches : {true, false}) {
+      SCOPED_TRACE(std::to_string(buffers) + (prefetches ? " buffers, ahead" : " buffers"));
+      comm::run_threads(2, [&](comm::World& world) {
+        const auto tier = memory::tiers().get("host")({.block_bytes = 4096});
+        ModelInstance model(
+            models::gpt2(tiny()),
+            {.residency = Residency::Resting, .tier = tier.get(), .tier_buffers = buffers},
+            world);
+        GatherOptions options;
+        if (!prefetches) options.prefetch = 0;
+        WeightGather gather(model, options);
+        const std::int64_t before = world.transport().traffic().elements;
+        run_blocks(model, gather, /*micros=*/2);
+        // Parts are whole chunks of 1024 elements, here fp32, and therefore whole blocks.
+        const std::int64_t gathered = world.transport().traffic().elements - before;
+        EXPECT_GT(gathered, 0);
+        EXPECT_EQ(tier->use().read_bytes * world.size(), gathered * 4);
+        world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
+      });
+    }
+  }
+}
+
+TEST(GatherOrder, NamesWhatIsNeededAfterWhatIsGathered) {
+  GatherOrder order({{0}, {1}, {2, 0}, {3}}, {10, 10, 10, 10}, {});
+  order.begin({0, 1, 2, 3, 3, 2, 1, 0});
+  EXPECT_EQ(order.before(), std::vector{0});
+  EXPECT_EQ(order.ahead(), std::vector{1});
+
+  EXPECT_EQ(order.upcoming(1), std::vector{2});
+  EXPECT_EQ(order.upcoming(9), (std::vector{2, 3}));
+  (void)order.after();
+  EXPECT_EQ(order.upcoming(9), (std::vector{2, 0, 3}));
+}
+
 TEST(Persistence, KeepsParametersBelowTheThresholdAndGathersNoneOfThem) {
   const Seen all = step({}), seen = step({}, 1, {.persistence_threshold = 1024});
 

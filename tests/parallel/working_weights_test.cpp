@@ -15,6 +15,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "tessera/memory/tiers/tier.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/parallel/flat_group_plan.h"
 
@@ -193,10 +194,48 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            Strategy{"sharded_codes", true, false, true}),
                          [](const auto& param) { return param.param.name; });
 
-TEST(WeightStrategies, AreTheseAndPacked) {
+TEST(WeightStrategies, AreTheseAndPackedAndResting) {
   const std::vector<std::string> wanted = {
-      "packed", "replicated", "sharded", "sharded_codes", "whole"};
+      "packed", "replicated", "resting", "sharded", "sharded_codes", "whole"};
   EXPECT_EQ(weight_strategies().names(), wanted);
+}
+
+TEST(WeightStrategies, LetWeightsRestWithoutMemory) {
+  for (const int ranks : {1, 3}) {
+    on_ranks(ranks, ranks, [&](comm::World& world) {
+      const int index = world.group(mesh::AxisSet::dp()).index;
+      const FlatLayout layout("test", {info()}, ranks);
+      const auto tier = memory::tiers().get("host")({.block_bytes = 4096});
+      const auto weights = weight_strategies().get("resting").make(
+          {world,
+           ranks_of(world, dense_axes()),
+           layout,
+           DType::F32,
+           {},
+           {std::make_shared<UnitBuffers>(*tier, 1, memory::Tag::Parameters), 0}});
+      const auto has_memory = [](const at::Tensor& tensor) {
+        return tensor.storage().data() != nullptr;
+      };
+      for (const double factor : {1.0, -3.0}) {
+        const at::Tensor all = at::arange(layout.numel(), at::kFloat) * factor;
+        weights->begin_write();
+        EXPECT_FALSE(has_memory(weights->own()));
+        {
+          const HeldPart held(*weights, /*changed=*/true), again(*weights, /*changed=*/false);
+          weights->own().copy_(all.narrow(0, layout.shard_begin(index), layout.shard_numel()));
+        }
+        weights->written();
+        EXPECT_FALSE(has_memory(weights->own()) || has_memory(weights->whole()));
+        for (int use = 0; use < 2; ++use) {
+          weights->post();
+          weights->wait();
+          EXPECT_TRUE(at::equal(weights->whole(), all));
+          weights->release();
+        }
+        EXPECT_FALSE(has_memory(weights->own()) || has_memory(weights->whole()));
+      }
+    });
+  }
 }
 
 TEST(WeightStrategies, UnpackPackedWeightsWhileTheyAreUsed) {
@@ -228,6 +267,8 @@ TEST(WeightStrategies, FollowFromResidencyFormAndRanks) {
       EXPECT_EQ(name(residency, form, 1), "replicated") << "nothing is gathered";
     for (const int ranks : {1, 2})
       EXPECT_EQ(name(Residency::Packed, form, ranks), "packed");
+    for (const int ranks : {1, 2})
+      EXPECT_EQ(name(Residency::Resting, form, ranks), "resting");
     EXPECT_EQ(name(Residency::Replicated, form, 2), "replicated");
     EXPECT_EQ(name(Residency::Whole, form, 2), "whole");
   }

@@ -103,6 +103,8 @@ INSTANTIATE_TEST_SUITE_P(
             {"zero_optimization.offload_optimizer.device", "stage is 0"}},
         Contradiction{R"("zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}})",
                       {"zero_optimization.offload_param.device", "stage is 2"}},
+        Contradiction{R"("zero_optimization": {"stage": 2, "offload_param": {"device": "nvme"}})",
+                      {"zero_optimization.offload_param.device", "stage is 2"}},
         Contradiction{R"("zero_optimization": {"stage": 2, "offload_optimizer": {"ratio": 0.3}})",
                       {"zero_optimization.offload_optimizer.ratio", "0.3", "which is 2"}},
         Contradiction{
@@ -187,6 +189,70 @@ TEST(DeepSpeedFiles, OffloadToADiskNeedsAFolderAndARuleWhoseStatesTravel) {
               AllOf(HasSubstr("offload_optimizer.nvme_path"), HasSubstr("is missing")));
   EXPECT_THAT(offload("OneBitAdam", R"(, "nvme_path": "/tmp")"),
               AllOf(HasSubstr("offload_optimizer.device"), HasSubstr("OneBitAdam")));
+}
+
+TEST(DeepSpeedFiles, OffloadOfWeightsNeedsAFolderAndPartsThatAreSentAsTheyAre) {
+  const auto offload = [](const std::string& path, const std::string& more = "") {
+    return refusal(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 3)" + more +
+                        R"(, "offload_param": {"device": "nvme")" + path + "}}"),
+                   4);
+  };
+  const std::string path = R"(, "nvme_path": "/tmp")";
+
+  EXPECT_EQ(offload(path), "");
+  EXPECT_THAT(offload(""), AllOf(HasSubstr("offload_param.nvme_path"), HasSubstr("is missing")));
+  for (const char* key : {"\"zero_quantized_weights\": true",
+                          "\"zero_quantized_nontrainable_weights\": true",
+                          "\"zero_hpz_partition_size\": 2",
+                          "\"mics_shard_size\": 2"}) {
+    EXPECT_THAT(offload(path, std::string(", ") + key),
+                AllOf(HasSubstr("offload_param.device"), HasSubstr("fix: remove ")))
+        << key;
+  }
+}
+
+TEST(DeepSpeedFiles, KeysOfOffloadedWeightsAndDisksAreInForceOrTold) {
+  const auto notes = [](const std::string& device) {
+    const std::string text =
+        with(R"("train_batch_size": 4, "aio": {"block_size": 65536, "queue_depth": 8,
+                "intra_op_parallelism": 2, "single_submit": true},
+                "zero_optimization": {"stage": 3, "offload_param": {"device": ")" +
+             device + R"(", "nvme_path": "/tmp", "buffer_count": 5, "buffer_size": 1e8,
+                "max_in_cpu": 1000, "pin_memory": true}})");
+    return make_plan(json::parse(text, "ds.json"), 1, "my.json");
+  };
+
+  const Plan disk = notes("nvme");
+  EXPECT_THAT(text::join(disk.notes(), "\n"), Not(HasSubstr("has no effect: ")));
+  EXPECT_EQ(disk.layout().weight_offload,
+            (parallel::WeightOffload{.folder = "/tmp", .buffers = 5, .in_memory = 1000}));
+  EXPECT_EQ(disk.layout().disk, (memory::TierOptions{.block_bytes = 65536, .transfers = 16}));
+  const std::string told = text::join(notes("cpu").notes(), "\n");
+  EXPECT_THAT(told, HasSubstr("already in host memory"));
+  for (const char* key : {"offload_param.nvme_path",
+                          "offload_param.buffer_count",
+                          "offload_param.max_in_cpu",
+                          "aio.block_size",
+                          "aio.queue_depth",
+                          "aio.intra_op_parallelism"}) {
+    EXPECT_THAT(told, HasSubstr(std::string(key) + " has no effect"));
+  }
+}
+
+TEST(DeepSpeedFiles, SizesOfGroupsOutsideOfWhatIsUsefulAreTold) {
+  const auto plan = [](const std::string& device, const std::string& sizes) {
+    const std::string text = with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1,
+        "sub_group_size": )" + sizes +
+                                  R"(, "nvme_path": "/tmp", "device": ")" + device + "\"}}");
+    return make_plan(json::parse(text, "ds.json"), 1, "my.json");
+  };
+  const std::string few = R"(100, "offload_optimizer": {"buffer_count": 200)";
+
+  const Plan disk = plan("nvme", few);
+  EXPECT_THAT(text::join(disk.notes(), "\n"), HasSubstr("sub_group_size 100 runs as 1024"));
+  EXPECT_EQ(disk.layout().offload->buffers, 200);
+  EXPECT_EQ(disk.layout().offload->unit_elements, 1024);
+  EXPECT_THAT(text::join(plan("cpu", few).notes(), "\n"), HasSubstr("buffer_count has no effect"));
 }
 
 TEST(DeepSpeedFiles, KeysOfOffloadAreInForceOrTold) {

@@ -18,12 +18,13 @@ constexpr Text kBlock = "the weights of a block are always gathered together";
 constexpr Text kOrder = "the order of the blocks is known in advance and need not be traced";
 constexpr Text kOneRule = "every optimizer supports sharded parameters";
 constexpr Text kHost = "ranks compute on the CPU, so the data is already in host memory";
-constexpr Text kTransfers = "a disk is always read and written in blocks of 1 MiB, four at a time";
+constexpr Text kTransfers = "threads make the transfers, each of them one block at a time";
+constexpr Text kPinned =
+    "buffers are in ordinary memory, from which a disk reads and writes directly";
 constexpr Text kNothing = "nothing is offloaded from host memory";
 constexpr Text kFlows =
     "parallel.pipeline.scatter_gather controls whether each tensor-parallel rank sends a part";
 constexpr Text kDeclared = "models declare by themselves how their parameters are sharded";
-constexpr Text kDisk = "weights cannot be offloaded to a disk; offload_optimizer can";
 constexpr Text kLayouts = "every checkpoint can be loaded with any layout";
 constexpr Text kFalse = "[false]";
 constexpr Text kDropKey = "remove the key";
@@ -189,8 +190,8 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     done("zero_optimization.zeropp_loco_param.reset_T", Integer, "1024"),
     done("zero_optimization.mics_shard_size", Integer, "-1"),
     accepted("zero_optimization.mics_hierarchical_params_gather", Bool, "false", kShared),
-    later("zero_optimization.zenflow", Object, "", "[]",
-          "updates are never delayed", kDropKey),
+    never("zero_optimization.zenflow", Object, "", "[]",
+          "it updates most channels some steps late, which changes the results", kDropKey),
 
     // offload
     alias("zero_optimization.cpu_offload", Bool, "zero_optimization.offload_optimizer.device",
@@ -201,19 +202,18 @@ const auto kRows = std::to_array<DeepSpeedKey>({
           R"(["none", "cpu"])"),
     accepted("zero_optimization.cpu_offload_use_pin_memory", Bool, "false", kNothing),
     section("zero_optimization.offload_param"),
-    later("zero_optimization.offload_param.device", String, "none", R"(["none", "cpu"])", kDisk,
-          "set it to \"cpu\" or \"none\"", kHost),
-    accepted("zero_optimization.offload_param.nvme_path", String, "", kNothing),
-    accepted("zero_optimization.offload_param.buffer_count", Integer, "5", kNothing),
-    accepted("zero_optimization.offload_param.buffer_size", Integer, "1e8", kNothing),
-    accepted("zero_optimization.offload_param.max_in_cpu", Integer, "1e9", kNothing),
-    accepted("zero_optimization.offload_param.pin_memory", Bool, "true", kNothing),
+    done("zero_optimization.offload_param.device", Any, "none"),
+    done("zero_optimization.offload_param.nvme_path", String),
+    done("zero_optimization.offload_param.buffer_count", Integer, "5"),
+    accepted("zero_optimization.offload_param.buffer_size", Integer, "1e8",
+             "a buffer has the size of the largest part that travels"),
+    done("zero_optimization.offload_param.max_in_cpu", Integer, "1e9"),
+    accepted("zero_optimization.offload_param.pin_memory", Bool, "true", kPinned),
     section("zero_optimization.offload_optimizer"),
     done("zero_optimization.offload_optimizer.device", Any, "none"),
     done("zero_optimization.offload_optimizer.nvme_path", String),
     done("zero_optimization.offload_optimizer.buffer_count", Integer, "4"),
-    accepted("zero_optimization.offload_optimizer.pin_memory", Bool, "true",
-             "buffers are in ordinary memory, from which a disk reads and writes directly"),
+    accepted("zero_optimization.offload_optimizer.pin_memory", Bool, "true", kPinned),
     accepted("zero_optimization.offload_optimizer.pipeline", Bool, "false",
              "pipeline_read and pipeline_write control the overlap"),
     done("zero_optimization.offload_optimizer.pipeline_read", Bool, "false"),
@@ -221,14 +221,15 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     accepted("zero_optimization.offload_optimizer.fast_init", Bool, "false",
              "states on a disk are zero from the beginning and need not be written first"),
     done("zero_optimization.offload_optimizer.ratio", Number, "1.0"),
-    accepted("zero_optimization.offload_optimizer.super_offload", Bool, "false",
-             "it is for GPUs, and ranks compute on the CPU"),
+    never("zero_optimization.offload_optimizer.super_offload", Bool, "false", kFalse,
+          "it overlaps the update on the host with the work of a GPU, and undoes updates inexactly",
+          "remove it, or set it to false"),
     accepted("zero_optimization.offload_optimizer.cpuadam_cores_perc", Number, "0.8",
              "run.threads_per_rank sets the number of threads of the update"),
     section("aio"),
-    accepted("aio.block_size", Integer, "1048576", kTransfers),
-    accepted("aio.queue_depth", Integer, "8", kTransfers),
-    accepted("aio.intra_op_parallelism", Integer, "1", kTransfers),
+    done("aio.block_size", Integer, "1048576"),
+    done("aio.queue_depth", Integer, "8"),
+    done("aio.intra_op_parallelism", Integer, "1"),
     alias("aio.thread_count", Integer, "aio.intra_op_parallelism"),
     accepted("aio.single_submit", Bool, "false", kTransfers),
     accepted("aio.overlap_events", Bool, "true", kTransfers),

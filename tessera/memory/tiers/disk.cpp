@@ -33,13 +33,10 @@
 namespace tessera::memory {
 namespace {
 
-/// Transfers of blocks that are under way at a time.
-constexpr int kThreads = 4;
-
 /// The file of a buffer: an array of slots of one block each.
 class SlotFile {
  public:
-  SlotFile(std::string folder, std::string what, std::int64_t block, std::int64_t slots);
+  SlotFile(const TierOptions& options, std::string what, std::int64_t slots);
   ~SlotFile() { ::close(fd_); }
   SlotFile(const SlotFile&) = delete;
   SlotFile& operator=(const SlotFile&) = delete;
@@ -62,11 +59,11 @@ class SlotFile {
   int fd_ = -1;
 };
 
-SlotFile::SlotFile(std::string folder, std::string what, std::int64_t block, std::int64_t slots)
-    : folder_(std::move(folder)), what_(std::move(what)), block_(block) {
+SlotFile::SlotFile(const TierOptions& options, std::string what, std::int64_t slots)
+    : folder_(options.folder), what_(std::move(what)), block_(options.block_bytes) {
   constexpr int kFlags = O_TMPFILE | O_RDWR | O_CLOEXEC;
   constexpr int kMode = 0600;
-  fd_ = ::open(folder_.c_str(), kFlags | O_DIRECT, kMode);
+  fd_ = ::open(folder_.c_str(), kFlags | (options.direct ? O_DIRECT : 0), kMode);
   if (fd_ < 0 && errno == EINVAL) fd_ = ::open(folder_.c_str(), kFlags, kMode);
   if (fd_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
     std::string path = folder_ + "/tier-XXXXXX";
@@ -152,9 +149,9 @@ void SlotFile::write(std::size_t slot, std::span<const std::byte> from) const {
 /// The state that a file shares with its snapshots: which slot each has for a block, and the
 /// checksum of each slot.
 struct Slots {
-  Slots(std::string folder, std::string what, std::int64_t block, std::int64_t blocks)
-      : file(std::move(folder), std::move(what), block, blocks) {
-    const std::vector<std::byte> zeros(static_cast<std::size_t>(block));
+  Slots(const TierOptions& options, std::string what, std::int64_t blocks)
+      : file(options, std::move(what), blocks) {
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(options.block_bytes));
     zero_sum = files::xxh3(zeros);
     of_slot.resize(static_cast<std::size_t>(blocks));
   }
@@ -254,8 +251,8 @@ using JobPtr = std::shared_ptr<Job>;
 /// Threads that make the transfers of a tier.
 class Workers {
  public:
-  Workers() {
-    for (int i = 0; i < kThreads; ++i)
+  explicit Workers(int threads) {
+    for (int i = 0; i < threads; ++i)
       threads_.push_back(quiet_thread([this] { work(); }));
   }
   ~Workers() {
@@ -464,22 +461,21 @@ std::shared_ptr<const ByteSource> DiskFile::snapshot() {
 
 class DiskTier final : public Tier {
  public:
-  explicit DiskTier(const TierOptions& options)
-      : folder_(options.folder), block_(options.block_bytes) {
-    TESSERA_ASSERT(block_ > 0 && block_ % static_cast<std::int64_t>(kPageBytes) == 0);
+  explicit DiskTier(const TierOptions& options) : options_(options), workers_(options.transfers) {
+    TESSERA_ASSERT(options.transfers > 0 && options.transfers <= kMostTransfers);
+    TESSERA_ASSERT(block() > 0 && block() % static_cast<std::int64_t>(kPageBytes) == 0);
   }
   [[nodiscard]] std::string_view name() const override { return "disk"; }
-  [[nodiscard]] std::int64_t block() const override { return block_; }
+  [[nodiscard]] std::int64_t block() const override { return options_.block_bytes; }
   std::unique_ptr<TierFile> open(std::string what, std::int64_t bytes) override {
-    TESSERA_ASSERT(bytes % block_ == 0);
+    TESSERA_ASSERT(bytes % block() == 0);
     return std::make_unique<DiskFile>(
-        std::make_shared<Slots>(folder_, std::move(what), block_, bytes / block_), workers_, use_);
+        std::make_shared<Slots>(options_, std::move(what), bytes / block()), workers_, use_);
   }
   [[nodiscard]] TierUse use() const override { return use_; }
 
  private:
-  std::string folder_;
-  std::int64_t block_;
+  TierOptions options_;
   TierUse use_;
   Workers workers_;
 };

@@ -44,6 +44,15 @@ class TierFile {
 struct TierUse {
   std::int64_t read_bytes = 0, written_bytes = 0;
   double waited_s = 0;  ///< that wait() has blocked
+  friend TierUse operator+(const TierUse& a, const TierUse& b) {
+    return {
+        a.read_bytes + b.read_bytes, a.written_bytes + b.written_bytes, a.waited_s + b.waited_s};
+  }
+  friend TierUse operator-(const TierUse& later, const TierUse& before) {
+    return {later.read_bytes - before.read_bytes,
+            later.written_bytes - before.written_bytes,
+            later.waited_s - before.waited_s};
+  }
 };
 
 /// Used only on the rank's own thread. It must outlive its files, but not their snapshots.
@@ -59,9 +68,18 @@ class Tier {
 };
 
 struct TierOptions {
-  std::string folder;  ///< of tiers on a disk
-  std::int64_t block_bytes = std::int64_t{1} << 20;
+  std::string folder;                                ///< of tiers on a disk
+  std::int64_t block_bytes = std::int64_t{1} << 20;  ///< a multiple of kPageBytes
+  int transfers = 4;  ///< transfers of blocks that are under way at a time, at most kMostTransfers
+  /// Past the page cache, where the file system can.
+  bool direct = true;
+  /// The bytes in whole blocks.
+  [[nodiscard]] std::int64_t in_blocks(std::int64_t bytes) const {
+    return (bytes + block_bytes - 1) / block_bytes * block_bytes;
+  }
+  bool operator==(const TierOptions&) const = default;
 };
+inline constexpr int kMostTransfers = 64;
 using TierFactory = std::unique_ptr<Tier> (*)(const TierOptions&);
 Registry<TierFactory>& tiers();
 /// Registers the class of a tier, which is constructed from its options.

@@ -11,9 +11,7 @@
 #include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
-namespace {
 
-/// Creates a tensor whose storage has no memory yet.
 at::Tensor hollow(std::int64_t numel, DType dtype, c10::Device device) {
   static std::byte nothing;
   const auto options = at::device(device).dtype(to_torch(dtype));
@@ -22,8 +20,6 @@ at::Tensor hollow(std::int64_t numel, DType dtype, c10::Device device) {
   tensor.storage().set_data_ptr_noswap(at::DataPtr(nullptr, device));
   return tensor;
 }
-
-}  // namespace
 
 ComingWeights::ComingWeights(comm::World& world, std::int64_t numel, DType dtype)
     : WorkingWeights(dtype) {

@@ -8,6 +8,9 @@
 
 namespace tessera::parallel {
 
+/// Creates a tensor whose storage has no memory yet.
+at::Tensor hollow(std::int64_t numel, DType dtype, c10::Device device);
+
 /// Manages the memory of whole(), numel elements while gathered: an allocation of this rank that
 /// post() attaches to the storage of whole() and release() frees. Views of whole() stay valid,
 /// because the storage object is always the same.

@@ -36,6 +36,7 @@ const std::vector<std::string> kOwn = {"model",
                                        "zero_optimization",
                                        "zero_optimization.stage",
                                        "zero_optimization.offload_optimizer",
+                                       "zero_optimization.offload_param",
                                        "tensorboard",
                                        "tensorboard.enabled",
                                        "comet",
@@ -134,8 +135,6 @@ INSTANTIATE_TEST_SUITE_P(
     Keys,
     DeepSpeedNotBuilt,
     testing::Values(
-        std::pair(R"({"zero_optimization": {"offload_param": {"device": "nvme"}}})",
-                  "zero_optimization.offload_param.device"),
         std::pair(R"({"seq_parallel_communication_data_type": "fp16"})",
                   "seq_parallel_communication_data_type"),
         std::pair(R"({"curriculum_learning": {"enabled": true}})", "curriculum_learning.enabled"),
@@ -151,6 +150,11 @@ TEST(DeepSpeedKeys, ThatAreNotOfThisHouseNameTheNearestWay) {
             HasSubstr("fix: remove it")));
   EXPECT_THAT(take(R"({"sparse_attention": {"mode": "fixed"}})").problems,
               AllOf(HasSubstr("sparse_attention"), HasSubstr("remove the block")));
+  EXPECT_THAT(take(R"({"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}})").problems,
+              AllOf(HasSubstr("zero_optimization.zenflow"), HasSubstr("changes the results")));
+  EXPECT_THAT(
+      take(R"({"zero_optimization": {"offload_optimizer": {"super_offload": true}}})").problems,
+      AllOf(HasSubstr("offload_optimizer.super_offload"), HasSubstr("GPU")));
   EXPECT_THAT(take(R"({"compile": {"deepcompile": true}})").problems,
               HasSubstr("compile.deepcompile"));
 }
@@ -160,12 +164,10 @@ TEST(DeepSpeedKeys, OffloadToTheHostIsWhereThingsAre) {
       {"device": "cpu", "pin_memory": true}, "offload_param": {"device": "cpu"}}})");
 
   EXPECT_EQ(t.problems, "");
-  EXPECT_THAT(paths_of(t.accepted),
-              ElementsAre("zero_optimization.offload_optimizer.pin_memory",
-                          "zero_optimization.offload_param.device"));
+  EXPECT_THAT(paths_of(t.accepted), ElementsAre("zero_optimization.offload_optimizer.pin_memory"));
   EXPECT_EQ(t.left,
             json::parse(R"({"zero_optimization": {"stage": 2, "offload_optimizer":
-                                    {"device": "cpu"}}})",
+                                    {"device": "cpu"}, "offload_param": {"device": "cpu"}}})",
                         "x"));
 }
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/offload.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/memory.h"
+
+namespace tessera::planner {
+namespace {
+
+// What rests in a folder.
+struct Resting {
+  const char* key;
+  const char* what;
+  std::string folder;
+  std::int64_t bytes = 0;  // of a rank; counted only if asked for
+};
+
+std::vector<Resting> resting(const Plan& plan, const OffloadBytes& bytes = {}) {
+  std::vector<Resting> out;
+  if (const auto& states = plan.layout().offload) {
+    out.push_back({"zero_optimization.offload_optimizer.nvme_path",
+                   "masters and states",
+                   states->folder,
+                   bytes.states});
+  }
+  if (const auto& weights = plan.layout().weight_offload) {
+    out.push_back(
+        {"zero_optimization.offload_param.nvme_path", "weights", weights->folder, bytes.weights});
+  }
+  return out;
+}
+
+// A number for the disk of a folder.
+std::uint64_t disk_of(const std::string& folder) {
+  struct stat status {};
+  return ::stat(folder.c_str(), &status) == 0 ? status.st_dev : 0;
+}
+
+}  // namespace
+
+void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
+  for (const auto& [key, what, folder, bytes] : resting(plan)) {
+    std::error_code ignored;
+    TESSERA_REQUIRE(std::filesystem::is_directory(folder, ignored) &&
+                        ::access(folder.c_str(), W_OK | X_OK) == 0,
+                    Io,
+                    fmt::format("{}: {} is not a folder in which files can be made", key, folder),
+                    "create the folder on each host, or name another one");
+    constexpr long kInMemory = 0x01021994;  // TMPFS_MAGIC
+    struct statfs status {};
+    if (::statfs(folder.c_str(), &status) == 0 && status.f_type == kInMemory) {
+      notes.push_back(
+          fmt::format("{}: {} is in memory (tmpfs), so that nothing is gained there; a folder on a "
+                      "disk saves memory",
+                      key,
+                      folder));
+    }
+  }
+  note_what_stays(plan, notes);
+}
+
+void check_offload_space(const Plan& plan, int ranks) {
+  const std::vector<Resting> all = resting(plan, offload_bytes(plan));
+  const bool twice = copies_while_training(plan);
+  for (const Resting& one : all) {
+    std::int64_t bytes = 0;
+    std::vector<std::string> what;
+    for (const Resting& other : all) {
+      if (disk_of(other.folder) != disk_of(one.folder)) continue;
+      bytes += other.bytes;
+      what.emplace_back(other.what);
+    }
+    const auto need = static_cast<std::uint64_t>(bytes * ranks * (twice ? 2 : 1));
+    const std::uint64_t free = files::free_bytes(one.folder);
+    TESSERA_REQUIRE(need <= free,
+                    Io,
+                    fmt::format("{}: {} has {} free, and {} need {}{}",
+                                one.key,
+                                one.folder,
+                                text::bytes(free),
+                                text::join(what, " and "),
+                                text::bytes(need),
+                                twice ? ", of which half while a checkpoint is written" : ""),
+                    fmt::format("free space there, name a folder on another disk{}",
+                                twice ? ", or set checkpoint.async to false" : ""));
+  }
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of the folders in which parts of a training rest: offload_optimizer and offload_param with
+// device nvme.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::planner {
+
+class Plan;
+
+/// Throws Error{Io} if a folder is missing or not writable. Notes what stays in memory, and a
+/// folder that is in memory itself.
+void check_offload_folder(const Plan& plan, std::vector<std::string>& notes);
+/// Throws Error{Io} if the disk of a folder is too small for `ranks` ranks. While a save is written
+/// in the background, the disk has the values of its step and those of later updates.
+void check_offload_space(const Plan& plan, int ranks);
+
+}  // namespace tessera::planner

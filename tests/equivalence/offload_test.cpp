@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 300
+// Masters, states and working weights that rest on a disk, against the same run in memory.
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/train_runs.h"
+#include <gtest/gtest.h>
+
+#include "tessera/planner/memory.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr std::int64_t kSteps = 4;
+
+/// With a threshold of 0 stage 3 really shards this tiny model.
+TinyRun sharded_run() {
+  TinyRun run;
+  run.set("zero_optimization.stage3_param_persistence_threshold", "0");
+  return run;
+}
+
+/// Masters and states on a disk, in groups of the smallest size.
+TinyRun offloaded(TinyRun run, const files::TempDir& disk, const char* buffers) {
+  run.set("zero_optimization.offload_optimizer.device", "\"nvme\"")
+      .set("zero_optimization.offload_optimizer.nvme_path", "\"" + disk.path().string() + "\"")
+      .set("zero_optimization.offload_optimizer.buffer_count", buffers)
+      .set("zero_optimization.sub_group_size", "1024");
+  return run;
+}
+
+TEST(OptimizerOffload, ToADiskChangesNoBitInAnyStageAlsoResumedInEitherDirection) {
+  const files::TempDir disk;
+  for (const char* type : {"\"AdamW\"", "\"Lamb\""}) {
+    for (const int ranks : {1, 2}) {
+      for (const int stage : {1, 2, 3}) {
+        SCOPED_TRACE(std::string(type) + ", stage " + std::to_string(stage) + ", ranks " +
+                     std::to_string(ranks));
+        const TinyRun memory = sharded_run()
+                                   .set("optimizer.type", type)
+                                   .set("bf16.enabled", stage == 1 ? "false" : "true");
+        const TinyRun on_disk = offloaded(memory, disk, stage == 2 ? "1" : "3");
+        const Layout layout{.ranks = ranks, .accumulation = 1, .stage = stage};
+        ASSERT_GT(planner::offload_bytes(on_disk.plan(layout)).states, 0);
+        const Trace whole = memory.train(layout, kSteps);
+        expect_same_bits(whole, on_disk.train(layout, kSteps));
+        for (const auto& [first, second] :
+             {std::pair(&memory, &on_disk), std::pair(&on_disk, &memory)}) {
+          const files::TempDir saved;
+          (void)first->train(layout, 2, saved.path());
+          const Trace rest = second->train(layout, kSteps, {}, *checkpoint::newest(saved.path()));
+          EXPECT_EQ(rest.digest, whole.digest);
+          EXPECT_EQ(rest.eval_losses, whole.eval_losses);
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(disk.path())) << "a file remains on the disk";
+}
+
+TEST(OptimizerOffload, OfAPartOfTheStatesChangesNoBit) {
+  const files::TempDir disk, saved;
+  TinyRun memory = sharded_run();
+  memory.set("bf16.enabled", "true");
+  TinyRun part = offloaded(memory, disk, "2");
+  part.set("zero_optimization.offload_optimizer.ratio", "0.4");
+  const Layout layout{.ranks = 2, .accumulation = 1, .stage = 3};
+  const Trace whole = memory.train(layout, kSteps);
+
+  expect_same_bits(whole, part.train(layout, kSteps));
+  (void)part.train(layout, 2, saved.path());
+  EXPECT_EQ(part.train(layout, kSteps, {}, *checkpoint::newest(saved.path())).digest, whole.digest);
+}
+
+/// Working weights on a disk.
+TinyRun with_weights_on(TinyRun run, const files::TempDir& disk, const char* buffers) {
+  run.set("zero_optimization.offload_param.device", "\"nvme\"")
+      .set("zero_optimization.offload_param.nvme_path", "\"" + disk.path().string() + "\"")
+      .set("zero_optimization.offload_param.buffer_count", buffers);
+  return run;
+}
+
+/// A training whose weights rest on a disk.
+struct OnDisk {
+  const char* name;
+  int ranks, accumulation;
+  bool bf16, states;
+  std::vector<std::pair<const char*, const char*>> keys;
+};
+
+TEST(WeightOffload, ToADiskChangesNoBitAlsoResumedInEitherDirection) {
+  const files::TempDir disk;
+  const std::vector<OnDisk> all = {
+      {"fp32", 1, 1, false, false, {}},
+      {"fp32 on two ranks with states", 2, 2, false, true, {}},
+      {"bf16 with recompute", 2, 1, true, false, {{"activation_checkpointing.enabled", "true"}}},
+      {"bf16 with states and norms", 1, 2, true, true, {{"optimizer.type", "\"Lamb\""}}},
+      {"bf16 masters",
+       2,
+       1,
+       true,
+       false,
+       {{"bf16.bf16_master_weights_and_grads", "true"}, {"bf16.bf16_optimizer_states", "true"}}},
+      {"whole directions", 2, 1, true, true, {{"optimizer.type", "\"Muon\""}}},
+      {"a moving average", 1, 1, true, true, {{"trainer.ema.decay", "0.9"}}},
+      {"selective recompute and reading further ahead",
+       1,
+       2,
+       false,
+       false,
+       {{"activation_checkpointing.granularity", "\"selective\""},
+        {"zero_optimization.stage3_prefetch_bucket_size", "1000000"}}},
+  };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const OnDisk& row = all[i];
+    SCOPED_TRACE(row.name);
+    TinyRun memory = sharded_run().set("bf16.enabled", row.bf16 ? "true" : "false");
+    for (const auto& [key, value] : row.keys)
+      memory.set(key, value);
+    const char* const buffers[] = {"1", "2", "3"};
+    TinyRun on_disk = with_weights_on(memory, disk, buffers[i % 3]);
+    if (row.states) on_disk = offloaded(on_disk, disk, "3");
+    const Layout layout{.ranks = row.ranks, .accumulation = row.accumulation, .stage = 3};
+    ASSERT_GT(planner::offload_bytes(on_disk.plan(layout)).weights, 0);
+    const Trace whole = memory.train(layout, kSteps);
+    expect_same_bits(whole, on_disk.train(layout, kSteps));
+    for (const auto& [first, second] :
+         {std::pair(&memory, &on_disk), std::pair(&on_disk, &memory)}) {
+      const files::TempDir saved;
+      (void)first->train(layout, 2, saved.path());
+      const Trace rest = second->train(layout, kSteps, {}, *checkpoint::newest(saved.path()));
+      EXPECT_EQ(rest.digest, whole.digest);
+      EXPECT_EQ(rest.eval_losses, whole.eval_losses);
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(disk.path())) << "a file remains on the disk";
+}
+
+TEST(WeightOffload, OfAnAdaptersFrozenBaseChangesNoBit) {
+  const files::TempDir disk;
+  TinyRun memory = sharded_run();
+  memory.set("adapter", R"({"type": "lora", "r": 2})").set("bf16.enabled", "true");
+  const Layout layout{.ranks = 2, .accumulation = 1, .stage = 3};
+
+  expect_same_bits(memory.train(layout, kSteps),
+                   with_weights_on(memory, disk, "2").train(layout, kSteps));
+}
+
+}  // namespace
+}  // namespace tessera::test
