@@ -28,7 +28,7 @@ struct Group {
 };
 const std::vector<Group>& groups() {
   static const std::vector<Group> all = {{"adapter", {"merge", "extract", "list"}},
-                                         {"bench", {"step", "comm"}},
+                                         {"bench", {"step", "comm", "io"}},
                                          {"checkpoint", {"verify", "merge", "list"}},
                                          {"config", {"explain", "convert", "schema", "docs"}},
                                          {"tokenizer", {"train", "inspect"}},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera bench, without starting ranks.
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -28,7 +29,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 TEST(BenchCommand, ExplainsItselfAndItsParts) {
   for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"bench"}, {"bench", "step"}, {"bench", "comm"}}) {
+       {std::vector<std::string>{"bench"}, {"bench", "step"}, {"bench", "comm"}, {"bench", "io"}}) {
     std::vector<std::string> asked = words;
     asked.emplace_back("--help");
     const Outcome o = run_program(asked);
@@ -55,6 +56,12 @@ TEST(BenchCommand, RefusesWhatIsNone) {
            {"bench", "comm", "--transport", "gloo"},
            {"bench", "comm", "--memory", "disk"},
            {"bench", "comm", "--repetitions", "0"},
+           {"bench", "io"},
+           {"bench", "io", ".", "--blocks", "0"},
+           {"bench", "io", ".", "--depths", "65"},
+           {"bench", "io", ".", "--access", "mapped"},
+           {"bench", "io", ".", "--size", "0"},
+           {"bench", "io", ".", "--seconds", "-1"},
        }) {
     EXPECT_EQ(run_program(words).code, 2) << words.back();
   }
@@ -93,6 +100,50 @@ TEST(BenchComm, MeasuresThreadsInATable) {
   EXPECT_THAT(lines[1],
               AllOf(HasSubstr("all-reduce"), HasSubstr("regions"), HasSubstr("64.0 KiB")));
   EXPECT_THAT(lines[32], AllOf(HasSubstr("send/recv"), HasSubstr("ordinary")));
+}
+
+TEST(BenchIo, MeasuresADiskAndEndsWithKeysOfAConfiguration) {
+  const files::TempDir folder;
+  const std::string path = folder.path().string();
+  const std::vector<std::string> sweep = {
+      "bench", "io", path, "--size", "1", "--blocks", "0.25,0.5", "--depths", "1,3"};
+  const Outcome table = run_program(sweep);
+
+  ASSERT_EQ(table.code, 0) << table.err;
+  const auto lines = lines_of(table.out);
+  ASSERT_EQ(lines.size(), 1U + 2 * 2 + 1);
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("write GB/s"), HasSubstr("read beside write GB/s")));
+  EXPECT_THAT(lines[2], AllOf(HasSubstr("256.0 KiB"), HasSubstr(" 3 direct")));
+  std::vector<std::string> in_json = sweep;
+  in_json.insert(in_json.end(), {"--json", "--access", "both"});
+  const auto rows = lines_of(run_program(in_json).out);
+  ASSERT_EQ(rows.size(), 2U * 2 * 2 + 1);
+  double best = 0, block = 0, depth = 0;
+  for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
+    json::Value row = json::parse(rows[i], "row");
+    EXPECT_EQ(row["access"].as_string(), i < 4 ? "direct" : "buffered");
+    for (const char* key : {"write_bytes_per_s", "read_bytes_per_s"})
+      EXPECT_GT(row[key].as_double(), 0);
+    const double rate = row["read_beside_write_bytes_per_s"].as_double();
+    if (i >= 4 || rate <= best) continue;
+    best = rate;
+    block = row["block_size"].as_double();
+    depth = row["queue_depth"].as_double();
+  }
+  json::Value keys = json::parse(rows.back(), "keys");
+  EXPECT_EQ(keys["aio"]["block_size"].as_double(), block);
+  EXPECT_EQ(keys["aio"]["queue_depth"].as_double(), depth);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(BenchIo, RefusesAFolderThatIsMissingOrTooSmall) {
+  const files::TempDir folder;
+  const Outcome missing = run_program({"bench", "io", (folder.path() / "none").string()});
+  EXPECT_EQ(missing.code, 8);
+  EXPECT_THAT(missing.err, HasSubstr("not a folder in which files can be made"));
+  const Outcome full = run_program({"bench", "io", folder.path().string(), "--size", "1048576"});
+  EXPECT_EQ(full.code, 8);
+  EXPECT_THAT(full.err, AllOf(HasSubstr("free"), HasSubstr("--size")));
 }
 
 TEST(BenchComm, WritesJson) {

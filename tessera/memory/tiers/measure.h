@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures how fast a tier reads and writes, as a training uses it: whole blocks with checksums,
+// several transfers at a time, two buffers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/memory/tiers/tier.h"
+
+namespace tessera::memory {
+
+/// Bytes per second.
+struct TierSpeed {
+  TierOptions options;
+  double write = 0, read = 0;
+  /// Of reads while as many bytes are written, as in an update of the optimizer.
+  double read_beside_write = 0;
+  /// Seconds to read and write `bytes` each, one beside the other; what an update needs.
+  [[nodiscard]] double update_s(std::int64_t bytes) const {
+    return static_cast<double>(bytes) / read_beside_write;
+  }
+};
+
+/// Measures a disk: writes a file of `bytes`, rounded up to whole blocks, reads it, then reads it
+/// while another one is written. Memory: two times `bytes` on the disk; buffers of the size of the
+/// transfers under way, at least 8 MiB each. Errors: those of the tier.
+TierSpeed measure_disk(const TierOptions& options, std::int64_t bytes);
+
+/// Returns the element with the shortest update_s(), nullptr if there is none.
+const TierSpeed* fastest(const std::vector<TierSpeed>& speeds);
+
+}  // namespace tessera::memory
