@@ -33,7 +33,8 @@ struct Totals {
   std::int64_t steps = 0, last_step = 0, tokens = 0, skipped = 0, mem_peak_bytes = 0;
   double epoch = 0.0;
   double seconds = 0.0, data_s = 0.0, comm_s = 0.0;
-  double trained_tokens = 0.0;  // within those seconds
+  double disk_s = 0.0, disk_bytes = 0.0;  // waits for what rests on a disk, and what travelled
+  double trained_tokens = 0.0;            // within those seconds
   std::optional<Point> first, last, best, last_eval, best_eval;
 };
 
@@ -67,6 +68,9 @@ void add_step(Totals& totals, const json::Value& line, std::int64_t step) {
   totals.seconds += seconds;
   totals.data_s += number(line, "data_ms").value_or(0.0) / 1e3;
   totals.comm_s += number(line, "comm_ms").value_or(0.0) / 1e3;
+  totals.disk_s += number(line, "disk_ms").value_or(0.0) / 1e3;
+  for (const char* key : {"disk_read_bytes", "disk_written_bytes"})
+    totals.disk_bytes += number(line, key).value_or(0.0);
   totals.trained_tokens += number(line, "tokens_per_s").value_or(0.0) * seconds;
 }
 
@@ -134,6 +138,16 @@ void add_time(Facts& facts, const Totals& totals) {
                    "communication fraction",
                    fmt::format("{:.1f} %", share(totals.comm_s)),
                    json::Value::number(share(totals.comm_s) / 100.0)});
+  if (totals.disk_bytes <= 0.0) return;
+  const double bytes = totals.disk_bytes / static_cast<double>(totals.steps);
+  facts.push_back({"disk_share",
+                   "disk wait fraction",
+                   fmt::format("{:.1f} %", share(totals.disk_s)),
+                   json::Value::number(share(totals.disk_s) / 100.0)});
+  facts.push_back({"disk_bytes_per_step",
+                   "disk traffic of a step",
+                   text::bytes(static_cast<std::uint64_t>(bytes)),
+                   json::Value::number(bytes)});
 }
 
 /// Adds the speed of runs that were long enough to be measured.

@@ -46,6 +46,10 @@ double milliseconds(double seconds) {
   return seconds * 1e3;
 }
 
+std::int64_t travels(const memory::TierUse& disk) {
+  return disk.read_bytes + disk.written_bytes;
+}
+
 double generation_rate(const StepReport& report) {
   return static_cast<double>(report.generated_tokens) / std::max(report.generate_s, 1e-9);
 }
@@ -89,6 +93,11 @@ json::Value step_values(const StepReport& report, bool breakdown, double time) {
   out["step_ms"] = json::Value::number(milliseconds(report.seconds));
   out["comm_ms"] = json::Value::number(milliseconds(report.comm_s));
   out["data_ms"] = json::Value::number(milliseconds(report.data_s));
+  if (travels(report.disk) > 0) {
+    out["disk_read_bytes"] = json::Value::integer(report.disk.read_bytes);
+    out["disk_written_bytes"] = json::Value::integer(report.disk.written_bytes);
+    out["disk_ms"] = json::Value::number(milliseconds(report.disk.waited_s));
+  }
   if (breakdown) {
     out["forward_ms"] = json::Value::number(milliseconds(report.forward_s));
     out["backward_ms"] = json::Value::number(milliseconds(report.backward_s));
@@ -206,6 +215,11 @@ std::string step_line(const StepReport& report,
       text::bytes(static_cast<std::uint64_t>(report.mem_peak_bytes)),
       100.0 * report.data_s / seconds,
       100.0 * report.comm_s / seconds);
+  if (travels(report.disk) > 0) {
+    line += fmt::format(" disk {:.0f}% ({})",
+                        100.0 * report.disk.waited_s / seconds,
+                        text::bytes(static_cast<std::uint64_t>(travels(report.disk))));
+  }
   if (report.generated_tokens > 0)
     line += fmt::format(" | {} generated tok/s", text::count(generation_rate(report)));
   if (report.skipped_total > 0) line += fmt::format(" | skipped {}", report.skipped_total);

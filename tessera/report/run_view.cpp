@@ -346,6 +346,9 @@ json::Value RunView::summary() const {
                               "reduce_ms",
                               "optimizer_ms",
                               "comm_ms",
+                              "disk_ms",
+                              "disk_read_bytes",
+                              "disk_written_bytes",
                               "mem_peak_bytes",
                               "skipped",
                               "time"})
