@@ -19,6 +19,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
+#include "tessera/cli/device_choice.h"
 #include "tessera/cli/elastic.h"
 #include "tessera/cli/flags_alone.h"
 #include "tessera/cli/folds.h"
@@ -320,6 +321,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
     ranks = choice.pool.empty() ? ranks_of(words.ranks) : hosts::num_slots(choice.pool);
   }
   apply_elastic_flags(hosts, source);
+  choose_devices(source, choice);
   const auto launcher = hosts::detect_launcher();
   const int all_ranks = ranks, local_ranks = local_ranks_of(part.get(), choice, ranks);
   set_defaults_of_hosts(source, all_ranks, local_ranks);

@@ -16,6 +16,7 @@
 #include "tessera/engine/metrics.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/machine.h"
+#include "tessera/memory/device.h"
 #include "tessera/mesh/host_layout.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/memory.h"
@@ -63,12 +64,13 @@ report::TableFacts table_facts(const planner::PlacedPlan& plan,
   return facts;
 }
 
-/// Returns notes about variables that choose devices in other programs, and their effect here.
-std::vector<std::string> answers_to_environment() {
+/// Returns notes about variables that choose GPUs, and have no effect on the CPU.
+std::vector<std::string> answers_to_environment(const planner::Plan& plan) {
   std::vector<std::string> out;
-  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "DS_ACCELERATOR"}) {
+  if (memory::device_kind(plan.run().options.device) != DeviceKind::Cpu) return out;
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}) {
     const char* const value = std::getenv(name);
-    if (value == nullptr || std::string_view(value) == "cpu") continue;
+    if (value == nullptr) continue;
     out.push_back(
         fmt::format("{}={} has no effect: ranks compute on the CPU, and -n sets their "
                     "number",
@@ -87,7 +89,7 @@ void warn(const planner::PlacedPlan& plan,
     log::warn(warning);
   if (const std::string warning = report::warning_of_passes(plan, facts); !warning.empty())
     log::warn(warning);
-  for (const std::string& answer : answers_to_environment())
+  for (const std::string& answer : answers_to_environment(plan))
     log::warn(answer);
 }
 

@@ -40,20 +40,34 @@ namespace {
 /// Time for all ranks of a job to connect with each other.
 constexpr double kConnectSeconds = 60.0;
 
+/// How ranks compute and exchange data.
+struct Means {
+  std::string device = "cpu";  ///< run.device
+  std::string link = "auto";   ///< run.transport
+};
+
+/// The control page of a rank without a supervisor, for the life of the process.
+ControlPage* own_page() {
+  static const std::shared_ptr<ControlPage> page = comm::private_control_page(1);
+  return page.get();
+}
+
 std::unique_ptr<comm::World> make_world(const launch::RankInfo& info,
                                         const hosts::HostPart* part,
                                         const mesh::Mesh& mesh,
-                                        const std::string& link) {
-  if (info.control < 0) return comm::solo_world();
-  const Device device = memory::device_of_rank("cpu", info.local_rank, info.local_world_size);
+                                        const Means& means) {
+  const Device device =
+      memory::device_of_rank(means.device, info.local_rank, info.local_world_size);
   memory::device_entry(device.kind).enter(device);
-  return comm::make_world({.info = info,
-                           .part = part,
-                           .mesh = mesh,
-                           .device = device,
-                           .link = link,
-                           .connect_s = kConnectSeconds},
-                          launch::map_control(info.control, info.world_size));
+  if (info.control < 0 && device.kind == DeviceKind::Cpu) return comm::solo_world();
+  return comm::make_world(
+      {.info = info,
+       .part = part,
+       .mesh = mesh,
+       .device = device,
+       .link = means.link,
+       .connect_s = kConnectSeconds},
+      info.control < 0 ? own_page() : launch::map_control(info.control, info.world_size));
 }
 
 launch::Options options_of(const mesh::Mesh& mesh, int threads, const Report& report) {
@@ -103,7 +117,7 @@ void require_threads(int threads) {
 int run(launch::Options options,
         const HowToStart& how,
         const mesh::Mesh& mesh,
-        const std::string& link,
+        const Means& means,
         const std::function<int(comm::World&)>& fn) {
   const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
   const std::shared_ptr<const hosts::HostPart> part =
@@ -113,7 +127,7 @@ int run(launch::Options options,
   const auto body = [&](const launch::RankInfo& info) {
     try {
       prepare_process(info.threads);
-      const std::unique_ptr<comm::World> world = make_world(info, part.get(), mesh, link);
+      const std::unique_ptr<comm::World> world = make_world(info, part.get(), mesh, means);
       return fn(*world);
     } catch (...) {
       rethrow_as_error();
@@ -131,6 +145,11 @@ void rethrow_as_error() {
     throw;
   } catch (const Error&) {
     throw;
+  } catch (const c10::OutOfMemoryError& error) {
+    throw Error(Error::Kind::Memory,
+                error.what_without_backtrace(),
+                "use a smaller micro-batch or a shorter sequence, recompute activations "
+                "(activation_checkpointing), or shard more (zero_optimization.stage 3)");
   } catch (const c10::Error& error) {
     throw foreign_error(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
@@ -200,7 +219,8 @@ int run_planned(const planner::Plan& plan,
   options.stop_asked = how.stop_asked;
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
-  return run(std::move(options), how, mesh, plan.run().options.transport, fn);
+  const planner::RunOptions& asked_for = plan.run().options;
+  return run(std::move(options), how, mesh, {asked_for.device, asked_for.transport}, fn);
 }
 
 }  // namespace
@@ -235,7 +255,7 @@ int run_ranks(const mesh::Mesh& mesh,
               const std::string& link) {
   launch::Options options = options_of(mesh, threads, report);
   options.stops_at_once = true;
-  return run(std::move(options), {}, mesh, link, fn);
+  return run(std::move(options), {}, mesh, {.link = link}, fn);
 }
 
 }  // namespace tessera::engine

@@ -96,7 +96,7 @@ void fill_groups(OpenModel& out, const Fill& fill) {
   for (parallel::FlatGroup& group : out.model->groups()) {
     if (group.borrowed) continue;
     const at::Tensor& own = group.weights->own();
-    if (own.scalar_type() == at::kFloat) {
+    if (own.is_cpu() && own.scalar_type() == at::kFloat) {
       const auto ranges = ranges_of(group, own.data_ptr<float>());
       all.insert(all.end(), ranges.begin(), ranges.end());
       continue;

@@ -24,6 +24,7 @@
 #include "tessera/hosts/host_part.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
+#include "tessera/memory/device.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/memory.h"
@@ -75,11 +76,41 @@ Local local_of(const planner::Plan& plan, const hosts::HostPart* part) {
   return out;
 }
 
+/// Throws if the host lacks devices that the ranks need; warns of those that others use.
+void check_devices(const std::string& asked, const Local& local) {
+  for (int rank = 0; rank < local.ranks; ++rank) {
+    const Device device = memory::device_of_rank(asked, rank, local.ranks);
+    const memory::DeviceEntry& entry = memory::device_entry(device.kind);
+    const std::string busy = entry.busy == nullptr ? "" : entry.busy(device);
+    if (!busy.empty() && local.is_leader) log::warn("run.device: " + busy);
+  }
+}
+
+/// Returns the bytes that a rank may use of the memory of its device: that of the smallest one;
+/// nothing if it is the memory of the host.
+std::optional<std::int64_t> device_memory(const std::string& asked, int ranks) {
+  // The driver's context, and the workspaces of libraries.
+  constexpr std::int64_t kReserved = std::int64_t{1} << 30;
+  std::optional<std::int64_t> least;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Device device = memory::device_of_rank(asked, rank, ranks);
+    const memory::DeviceEntry& entry = memory::device_entry(device.kind);
+    if (entry.shared) return std::nullopt;
+    for (const memory::DeviceInfo& info : entry.found()) {
+      const std::int64_t free = std::max<std::int64_t>(0, info.bytes - kReserved);
+      if (info.index == device.index) least = std::min(least.value_or(free), free);
+    }
+  }
+  return least;
+}
+
 /// Returns the memory that all ranks of the plan may use, if every host has as much for each of
 /// them as this one, which may also have ranks that do not train.
 std::uint64_t memory_of_hosts(const planner::Plan& plan, const Local& local) {
   const int learners = std::clamp(plan.ranks() - local.first_rank, 0, local.ranks),
             writers = local.ranks - learners;
+  if (const auto of_device = device_memory(plan.run().options.device, local.ranks))
+    return static_cast<std::uint64_t>(*of_device) * static_cast<std::uint64_t>(plan.ranks());
   std::uint64_t available = launch::available_memory();
   if (writers > 0)
     available =
@@ -125,6 +156,7 @@ Prepared prepare(const planner::Plan& plan, const TrainCommand& command) {
   Opened opened;
   opened.local = local_of(plan, part);
   const Local& local = opened.local;
+  check_devices(plan.run().options.device, local);
   opened.early = std::make_unique<launch::EarlyStop>();
   // Under a launcher only rank 0 owns the folder; the others only write their logs into it.
   opened.folder = open_folder(plan.run().dir,

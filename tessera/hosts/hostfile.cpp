@@ -11,6 +11,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <unistd.h>
@@ -329,6 +330,17 @@ bool has_address(std::string_view name) {
 }
 
 }  // namespace
+
+bool HostSlots::first_ones() const {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] != static_cast<int>(i)) return false;
+  }
+  return true;
+}
+
+std::string HostSlots::list() const {
+  return fmt::format("{}", fmt::join(slots, ","));
+}
 
 HostPool parse_hostfile(std::string_view text, const std::string& file) {
   HostPool pool;

@@ -240,11 +240,13 @@ class Agents {
 
   void start_all(const launch::BlockedSignals& signals) {
     const std::string folder = std::filesystem::current_path().string();
-    const std::vector<std::string> environment = passed_environment();
-    if (options_.cluster_launcher) return start_with_launcher(folder, environment, signals);
+    const std::vector<std::string> passed = passed_environment();
+    if (options_.cluster_launcher) return start_with_launcher(folder, passed, signals);
     const std::size_t started = options_.by_hand ? 1 : options_.pool.size();
     for (std::size_t i = 0; i < started; ++i) {
       const HostSlots& host = options_.pool[i];
+      std::vector<std::string> environment = passed;
+      if (!host.first_ones()) environment.push_back("CUDA_VISIBLE_DEVICES=" + host.list());
       // ssh is not used to reach this host itself.
       std::vector<std::string> words = {"env"};
       words.insert(words.end(), environment.begin(), environment.end());

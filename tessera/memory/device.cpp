@@ -76,6 +76,12 @@ const DeviceEntry& device_entry(DeviceKind kind) {
               "load the plugin that registers it (docs/adding/device.md)");
 }
 
+DeviceKind device_kind(std::string_view asked) {
+  const std::string name =
+      asked == "auto" ? name_of_auto() : std::string(asked.substr(0, asked.find(':')));
+  return devices().get(name).kind;
+}
+
 Device device_of_rank(std::string_view asked, int local_rank, int local_ranks) {
   TESSERA_ASSERT(0 <= local_rank && local_rank < local_ranks);
   const std::size_t colon = std::min(asked.find(':'), asked.size());
@@ -85,7 +91,7 @@ Device device_of_rank(std::string_view asked, int local_rank, int local_ranks) {
   TESSERA_REQUIRE(!found.empty(),
                   Environment,
                   fmt::format("this host has no device \"{}\": {}", name, entry.why_not()),
-                  "use the device cpu");
+                  "set run.device (--device) to cpu or auto");
   std::vector<int> indices;
   for (const DeviceInfo& device : found)
     indices.push_back(device.index);

@@ -37,6 +37,9 @@ struct DeviceEntry {
   /// tensor.
   void (*enter)(Device device) = nullptr;
   DeviceUse (*use)(Device device) = nullptr;
+  /// Says that other processes use a large part of the memory of a device, and which; an empty
+  /// string if they do not. May be absent.
+  std::string (*busy)(Device device) = nullptr;
 };
 /// By the name that a user types: "cpu". Static objects register them, before main or when a plugin
 /// is loaded.
@@ -48,11 +51,15 @@ Registry<DeviceEntry>& devices();
 /// The entry for a kind of device; throws Error{Unsupported} if it has none.
 const DeviceEntry& device_entry(DeviceKind kind);
 
+/// The kind of the devices that device_of_rank() gives for `asked`, whether the host has any or
+/// not. Throws Error{Config} for an unknown name.
+DeviceKind device_kind(std::string_view asked);
+
 /// The device of a rank that is number `local_rank` of `local_ranks` on this host. `asked`: the
 /// name of a kind ("cpu"), a name and the indices to use ("cuda:0,2", one for each rank in order),
 /// or "auto": the first kind by name, other than the CPU, of which this host has a device, else the
 /// CPU. Throws Error{Config} for an unknown name or an invalid list, and Error{Environment} if
-/// there are more ranks than devices, or no device at all.
+/// there are more ranks than devices, or no device at all. The message says what the host has.
 Device device_of_rank(std::string_view asked, int local_rank, int local_ranks);
 
 }  // namespace tessera::memory

@@ -17,6 +17,7 @@
 #include "tessera/nn/kv_cache.h"
 #include "tessera/nn/padded_tokens.h"
 #include "tessera/ops/packed_attention.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 
@@ -89,7 +90,7 @@ std::vector<std::vector<PrefixedDocument>> prefixed_documents(const at::Tensor& 
   std::vector<std::vector<ops::Run>> runs(static_cast<std::size_t>(samples.count), {{0, tokens}});
   if (starts_BS.defined() && known) runs = ops::documents_of(starts_BS);
   const at::Tensor values =
-      known ? lengths.cpu().view({lengths.size(0), -1}).contiguous() : at::Tensor();
+      known ? host_values(lengths).reshape({lengths.size(0), -1}).contiguous() : at::Tensor();
   std::vector<std::vector<PrefixedDocument>> out;
   for (std::int64_t b = 0; b < samples.count; ++b) {
     out.emplace_back();

@@ -12,6 +12,7 @@
 #include "tessera/nn/context_parallel/attention.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 namespace {
@@ -249,7 +250,7 @@ class Pages final : public AttentionSource {
       return attend_here(std::move(qkv), std::move(args), context);
     return ops::paged_attention(qkv[0],
                                 cache.pages(),
-                                batch.tensor(kPageTable).cpu().contiguous(),
+                                host_values(batch.tensor(kPageTable)).contiguous(),
                                 first_positions(batch) + 1,
                                 args);
   }

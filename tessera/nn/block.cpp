@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 
@@ -40,7 +41,7 @@ Batch Batch::on(c10::Device device) const {
   Batch out;
   out.sample_ids = sample_ids;
   for (const auto& [name, tensor] : tensors_)
-    out.set(name, tensor.to(device));
+    out.set(name, on_device(tensor, device));
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 namespace {
@@ -55,7 +56,7 @@ at::Tensor uniform_noise(const at::Tensor& x, const ops::DropoutKey& key, float 
   const auto parts = std::max<std::int64_t>(1, std::ssize(key.parts));
   TESSERA_ASSERT(each % parts == 0);
   const std::int64_t part = each / parts;
-  at::Tensor noise = at::empty(x.sizes(), x.options().dtype(at::kFloat));
+  const at::Tensor noise = at::empty(x.sizes(), at::kFloat);
   float* const out = noise.data_ptr<float>();
   at::parallel_for(0, x.numel(), kNoiseGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
@@ -69,7 +70,7 @@ at::Tensor uniform_noise(const at::Tensor& x, const ops::DropoutKey& key, float 
       out[i] = (2.0F * uniform_float(word) - 1.0F) * bound;
     }
   });
-  return noise.to(x.scalar_type());
+  return on_device(noise.to(x.scalar_type()), x.device());
 }
 
 void add_embedding_noise(Params& params, double alpha, std::int64_t tokens) {

@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 
@@ -75,7 +76,7 @@ bool is_paged(const Batch* batch) {
 std::vector<std::size_t> text_numbers(const Batch& batch) {
   std::vector<std::size_t> out;
   if (!batch.has(kTextNumber)) return out;
-  const at::Tensor numbers = batch.tensor(kTextNumber).cpu().contiguous();
+  const at::Tensor numbers = host_values(batch.tensor(kTextNumber)).contiguous();
   for (std::int64_t b = 0; b < numbers.size(0); ++b)
     out.push_back(static_cast<std::size_t>(numbers.const_data_ptr<std::int64_t>()[b]));
   return out;
@@ -83,7 +84,7 @@ std::vector<std::size_t> text_numbers(const Batch& batch) {
 
 at::Tensor first_positions(const Batch& batch) {
   return batch.has(kTextPosition)
-             ? batch.tensor(kTextPosition).cpu().contiguous()
+             ? host_values(batch.tensor(kTextPosition)).contiguous()
              : at::zeros({batch.tensor(kPageTable).size(0)}, at::TensorOptions(at::kLong));
 }
 
@@ -91,7 +92,8 @@ namespace {
 
 at::ScalarType dtype_of(const Batch& batch, const at::Tensor& like) {
   if (!batch.has(kPageForm)) return like.scalar_type();
-  const auto form = static_cast<CacheForm>(batch.tensor(kPageForm).item<std::int64_t>());
+  const auto form =
+      static_cast<CacheForm>(host_values(batch.tensor(kPageForm)).item<std::int64_t>());
   if (form == CacheForm::Same) return like.scalar_type();
   return form == CacheForm::BF16 ? at::kBFloat16 : at::kChar;
 }
@@ -114,7 +116,7 @@ void PagedKvCache::write(const at::Tensor& k_BHTK,
                          const Batch& batch,
                          std::int64_t capacity) {
   const c10::NoGradGuard no_grad;
-  const at::Tensor table_BW = batch.tensor(kPageTable).cpu().contiguous();
+  const at::Tensor table_BW = host_values(batch.tensor(kPageTable)).contiguous();
   const std::int64_t had = pages_.keys_PGNK.defined() ? pages_.count() : 0,
                      needed = table_BW.numel() == 0 ? 0 : table_BW.max().item<std::int64_t>() + 1;
   if (had == 0 || needed > had) {
@@ -124,7 +126,8 @@ void PagedKvCache::write(const at::Tensor& k_BHTK,
     if (had > 0) take_over(more, pages_);
     pages_ = std::move(more);
   }
-  if (batch.has(kPageCopies)) ops::copy_pages(pages_, batch.tensor(kPageCopies).cpu().contiguous());
+  if (batch.has(kPageCopies))
+    ops::copy_pages(pages_, host_values(batch.tensor(kPageCopies)).contiguous());
   ops::write_pages(pages_, k_BHTK, v_BHTK, table_BW, first_positions(batch));
 }
 

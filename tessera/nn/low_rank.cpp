@@ -21,6 +21,7 @@
 #include "tessera/nn/low_rank_form.h"
 #include "tessera/nn/low_rank_names.h"
 #include "tessera/ops/int8_rows.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 namespace {
@@ -281,7 +282,7 @@ struct SamplesOf {
 
 std::vector<SamplesOf> samples_by_adapter(const StepContext& context) {
   if (context.batch == nullptr || !context.batch->has(kAdapterNumber)) return {};
-  const at::Tensor& numbers = context.batch->tensor(kAdapterNumber);
+  const at::Tensor numbers = host_values(context.batch->tensor(kAdapterNumber));
   const auto* const values = numbers.data_ptr<std::int64_t>();
   std::vector<SamplesOf> out;
   for (std::int64_t row = 0; row < numbers.numel(); ++row) {
@@ -319,7 +320,7 @@ class LowRankChooser final : public LayerForm {
         for (const SamplesOf& one : all) {
           const Form* const form = form_of_number(one.adapter);
           if (form == nullptr) continue;
-          const at::Tensor rows = at::tensor(one.rows, at::kLong);
+          const at::Tensor rows = on_device(at::tensor(one.rows, at::kLong), x.device());
           y = y.index_add(0, rows, form->change(x.index_select(0, rows), weight, context));
         }
         return y;
@@ -375,7 +376,7 @@ class LowRankChooser final : public LayerForm {
     require_rows(x, weight, context);
     at::Tensor out;
     for (const SamplesOf& one : all) {
-      const at::Tensor rows = at::tensor(one.rows, at::kLong);
+      const at::Tensor rows = on_device(at::tensor(one.rows, at::kLong), x.device());
       const at::Tensor made = of(one.adapter, x.index_select(0, rows));
       if (!out.defined()) {
         std::vector<std::int64_t> sizes = made.sizes().vec();

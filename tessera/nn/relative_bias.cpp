@@ -10,6 +10,7 @@
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/flow_form.h"
 #include "tessera/nn/functional.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 
@@ -70,7 +71,7 @@ at::Tensor bias_of(const Param& table,
   if (table.scales().defined()) weight = weight.to(at::kFloat) * table.scales().unsqueeze(1);
   const std::int64_t first = 1 - queries - place;
   const at::Tensor buckets_D =
-      ops::relative_buckets(rule, first, queries + keys - 1).to(weight.device());
+      on_device(ops::relative_buckets(rule, first, queries + keys - 1), weight.device());
   return detail::apply<RelativeBiasNode>(weight,
                                          RelativeBiasNode::Use{&table, &context, buckets_D, keys});
 }

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops {
 namespace {
@@ -39,7 +40,7 @@ void check_destination(const at::Tensor& to, std::int64_t numel, const char* nam
 
 void check_ids(const at::Tensor& ids, std::int64_t rows) {
   TESSERA_REQUIRE(ids.scalar_type() == at::kLong, Data, "token ids are not int64", "convert them");
-  const at::Tensor on_host = ids.cpu().contiguous();
+  const at::Tensor on_host = host_values(ids).contiguous();
   const std::int64_t* id = on_host.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < on_host.numel(); ++i) {
     TESSERA_REQUIRE(id[i] >= 0 && id[i] < rows,

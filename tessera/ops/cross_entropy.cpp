@@ -10,6 +10,7 @@
 #include "tessera/ops/backend.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops {
 namespace {
@@ -35,7 +36,7 @@ at::Tensor entropy_of(const at::Tensor& logits_NV,
 }  // namespace
 
 std::int64_t count_labels(const at::Tensor& labels_N, std::int64_t vocab) {
-  const at::Tensor labels = labels_N.cpu();
+  const at::Tensor labels = host_values(labels_N);
   const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
   std::int64_t count = 0;
   for (std::int64_t row = 0; row < labels.numel(); ++row) {

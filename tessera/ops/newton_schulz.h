@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "tessera/base/dtype.h"
+
 namespace tessera::ops {
 
 struct NewtonSchulz {
@@ -16,11 +18,25 @@ struct NewtonSchulz {
 /// X^T, and |M| the root of its sum of squares: M = U S V^T becomes U S' V^T, and with the
 /// coefficients above S' is close to 1. A tall matrix is processed as its transpose.
 ///
-/// Cost: steps * (4 n^2 m + 2 n^3) operations, with n the smaller and m the larger side; fp32
-/// products by ATen. Threads: at::get_num_threads(). Source: Jordan et al. 2024, Muon.
+/// Cost: steps * (4 n^2 m + 2 n^3) operations, with n the smaller
+/// and m the larger side; fp32 products by ATen. Threads: at::get_num_threads(). Source: Jordan et
+/// al. 2024, Muon.
 void orthogonalize(float* matrix_RC,
                    std::int64_t rows,
                    std::int64_t columns,
                    const NewtonSchulz& how);
+
+/// While it exists, orthogonalize() on this thread takes matrices in the memory of `device` instead
+/// of the host's.
+class ScopedMatrixDevice {
+ public:
+  explicit ScopedMatrixDevice(Device device);
+  ~ScopedMatrixDevice();
+  ScopedMatrixDevice(const ScopedMatrixDevice&) = delete;
+  ScopedMatrixDevice& operator=(const ScopedMatrixDevice&) = delete;
+
+ private:
+  Device before_;
+};
 
 }  // namespace tessera::ops

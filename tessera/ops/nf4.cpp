@@ -13,6 +13,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/fused_adamw.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops {
 namespace {
@@ -37,6 +38,32 @@ void require_nf4(const at::Tensor& codes, const at::Tensor& scales, std::int64_t
 template <class T>
 std::span<T> elements(const at::Tensor& x, std::int64_t begin, std::int64_t end) {
   return {x.data_ptr<std::remove_const_t<T>>() + begin, static_cast<std::size_t>(end - begin)};
+}
+
+/// The scale of each block for each of its `numel` numbers.
+at::Tensor for_numbers(const at::Tensor& of_blocks, std::int64_t block, std::int64_t numel) {
+  return of_blocks.unsqueeze(1).expand({-1, block}).reshape({-1}).narrow(0, 0, numel);
+}
+
+/// encode_blocks() by operations of a device.
+void to_codes8_there(const at::Tensor& values,
+                     std::int64_t block,
+                     const DynamicMap& map,
+                     const at::Tensor& codes_out,
+                     const at::Tensor& scales_out) {
+  const std::int64_t numel = values.numel(), blocks = scales_out.numel();
+  at::Tensor whole = at::zeros({blocks * block}, values.options());
+  whole.narrow(0, 0, numel).copy_(values);
+  const at::Tensor largest = whole.view({blocks, block}).abs().amax(1);
+  // The smallest scale is that of base/quant_codes.cpp.
+  const at::Tensor inverse = largest.clamp_min(1e-38F).reciprocal();
+  const at::Tensor shares =
+      (whole.view({blocks, block}) * inverse.unsqueeze(1)).clamp_(-1.0, 1.0).view({-1});
+  const auto middles = midpoints(map.values());
+  const at::Tensor bounds =
+      on_device(at::tensor(at::ArrayRef<float>(middles.data(), middles.size())), values.device());
+  codes_out.copy_(at::bucketize(shares.narrow(0, 0, numel), bounds));
+  scales_out.copy_(largest);
 }
 
 }  // namespace
@@ -67,6 +94,16 @@ void to_codes8(const at::Tensor& values,
   const std::int64_t numel = values.numel(), blocks = (numel + block - 1) / block;
   TESSERA_ASSERT(values.is_contiguous() && codes_out.numel() == numel &&
                  scales_out.numel() == blocks);
+  if (!values.is_cpu() && !again) return to_codes8_there(values, block, map, codes_out, scales_out);
+  if (!values.is_cpu()) {
+    // The search for the codes of loaded numbers, which is rare.
+    const at::Tensor codes = at::empty({numel}, at::kByte),
+                     scales = at::empty({blocks}, at::kFloat);
+    to_codes8(values.cpu(), block, map, codes, scales, again);
+    codes_out.copy_(codes);
+    scales_out.copy_(scales);
+    return;
+  }
   at::parallel_for(
       0, blocks, std::max<std::int64_t>(1, kGrain8 / block), [&](auto first, auto last) {
         const std::int64_t begin = first * block, end = std::min(numel, last * block);
@@ -84,6 +121,12 @@ void from_codes8(const at::Tensor& codes,
                  const at::Tensor& out) {
   const std::int64_t numel = out.numel(), blocks = (numel + block - 1) / block;
   TESSERA_ASSERT(out.is_contiguous() && codes.numel() == numel && scales.numel() == blocks);
+  if (!out.is_cpu()) {
+    const at::Tensor table = on_device(
+        at::tensor(at::ArrayRef<float>(map.values().data(), map.values().size())), out.device());
+    out.copy_(table.index_select(0, codes.to(at::kLong)).mul_(for_numbers(scales, block, numel)));
+    return;
+  }
   at::parallel_for(
       0, blocks, std::max<std::int64_t>(1, kGrain8 / block), [&](auto first, auto last) {
         const std::int64_t begin = first * block, end = std::min(numel, last * block);

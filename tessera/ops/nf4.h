@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers in four bits (NF4), and in eight bits with the dynamic map (base/quant_codes.h), in
-// blocks, in the layout of bitsandbytes. Threads: any. Works on tensors in the CPU's memory.
+// blocks, in the layout of bitsandbytes. The tensors of a call are on one device. Threads: any.
 #pragma once
 
 #include <cstdint>

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/attention_block.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops {
 namespace {
@@ -83,7 +84,7 @@ void check(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) 
 }  // namespace
 
 std::vector<std::vector<Run>> documents_of(const at::Tensor& starts_BT) {
-  const at::Tensor starts = starts_BT.cpu().contiguous();
+  const at::Tensor starts = host_values(starts_BT).contiguous();
   const std::int64_t tokens = starts.size(1);
   std::vector<std::vector<Run>> out(static_cast<std::size_t>(starts.size(0)));
   const std::int64_t* start = starts.data_ptr<std::int64_t>();

@@ -13,6 +13,7 @@
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/op_log.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops {
 namespace {
@@ -76,14 +77,14 @@ void write_pages(const KvPages& pages,
       TESSERA_ASSERT(page[i] >= 0 && page[i] < pages.count());
     }
   }
-  const at::Tensor at_2M = places_2M.to(k_BGTK.device());
+  const at::Tensor at_2M = on_device(places_2M, k_BGTK.device());
   put_rounded(pages.keys_PGNK, pages.key_scales_PGN, at_2M, k_BGTK);
   put_rounded(pages.values_PGNK, pages.value_scales_PGN, at_2M, v_BGTK);
 }
 
 void copy_pages(const KvPages& pages, const at::Tensor& copies_M2) {
   TESSERA_ASSERT(is_list(copies_M2) && copies_M2.size(1) == 2);
-  const at::Tensor from_to = copies_M2.to(pages.keys_PGNK.device());
+  const at::Tensor from_to = on_device(copies_M2, pages.keys_PGNK.device());
   const at::Tensor from_M = from_to.select(1, 0), to_M = from_to.select(1, 1);
   for (const at::Tensor& of :
        {pages.keys_PGNK, pages.values_PGNK, pages.key_scales_PGN, pages.value_scales_PGN}) {

@@ -70,19 +70,44 @@ void keep_row(float* logits, std::int64_t size, std::int64_t label, const Suppor
   if (label >= 0) logits[label] = of_label;
 }
 
+/// The same by operations of a device. The sums of a share of top_p are added in another order, so
+/// that a token whose share is reached within rounding may be kept here and not there.
+void keep_support_there(const at::Tensor& logits_NV,
+                        const at::Tensor& labels_N,
+                        const Support& support) {
+  const std::int64_t V = logits_NV.size(1);
+  const std::int64_t vocab = support.vocab > 0 ? std::min(support.vocab, V) : V;
+  const std::int64_t most = support.top_k > 0 ? std::min(support.top_k, vocab) : vocab;
+  // Of equal logits the lower id comes first.
+  auto [sorted, ids] = logits_NV.narrow(1, 0, vocab).sort(/*stable=*/true, 1, /*descending=*/true);
+  sorted = sorted.narrow(1, 0, most);
+  ids = ids.narrow(1, 0, most);
+  at::Tensor kept = at::ones_like(sorted, at::kBool);
+  if (support.top_p < 1.0) {
+    const at::Tensor weights =
+        (sorted.to(at::kDouble) - sorted.narrow(1, 0, 1).to(at::kDouble)).exp();
+    const at::Tensor reached = weights.cumsum(1);
+    kept = (reached - weights).lt(reached.narrow(1, most - 1, 1) * support.top_p);
+    kept.select(1, 0).fill_(true);
+  }
+  at::Tensor whole = at::zeros_like(logits_NV, at::kBool).scatter_(1, ids, kept);
+  if (labels_N.defined()) {
+    const at::Tensor labels = labels_N.view({-1, 1});
+    whole.bitwise_or_(at::zeros_like(whole).scatter_(1, labels.clamp_min(0), labels.ge(0)));
+  }
+  logits_NV.masked_fill_(whole.logical_not(), -std::numeric_limits<float>::infinity());
+}
+
 }  // namespace
 
 void keep_support_(const at::Tensor& logits_NV,
                    const at::Tensor& labels_N,
                    const Support& support) {
   if (support.whole() || logits_NV.is_meta() || logits_NV.numel() == 0) return;
-  TESSERA_REQUIRE(logits_NV.is_cpu(),
-                  Unsupported,
-                  "top-k and top-p of a policy on a device",
-                  "set rl.top_k to 0 and rl.top_p to 1");
   const std::int64_t N = logits_NV.size(0), V = logits_NV.size(1);
   check_destination(logits_NV, N * V, "logits");
   TESSERA_ASSERT(!labels_N.defined() || (labels_N.numel() == N && labels_N.is_contiguous()));
+  if (!logits_NV.is_cpu()) return keep_support_there(logits_NV, labels_N, support);
   auto* const logits = logits_NV.data_ptr<float>();
   const auto* const labels = labels_N.defined() ? labels_N.const_data_ptr<std::int64_t>() : nullptr;
   at::parallel_for(0, N, 1, [&](std::int64_t begin, std::int64_t end) {

@@ -18,7 +18,7 @@ struct Support {
   [[nodiscard]] bool whole() const { return top_k == 0 && top_p >= 1.0; }
 };
 /// Overwrites logits with -inf where a token is not in the support; the row's label, if there are
-/// labels, always is. logits_NV: fp32, contiguous, in host memory or on meta; labels_N: int64 [N]
+/// labels, always is. logits_NV: fp32, contiguous; labels_N: int64 [N] on the same device,
 /// or undefined. Of equal logits the lower id comes first. Cost: a pass over the logits, and a sort
 /// of the most likely ones.
 void keep_support_(const at::Tensor& logits_NV, const at::Tensor& labels_N, const Support& support);

@@ -145,6 +145,7 @@ struct AdamW8bitOptions : Adam8bitOptions {
 
 class Adam8bit final : public EightBitRule {
  public:
+  [[nodiscard]] bool host_only() const override { return false; }
   explicit Adam8bit(const Adam8bitOptions& options)
       : adam_(options), min_8bit_size_(options.min_8bit_size) {}
 

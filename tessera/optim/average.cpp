@@ -4,9 +4,12 @@
 #include <string>
 #include <utility>
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/transport.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::optim {
 namespace {
@@ -43,6 +46,7 @@ class AveragedRule final : public Rule {
     rule_->update(without_average(view), scalars);
     if (scalars.step > options_.start && scalars.step % options_.every != 0) return;
     const double kept = scalars.step > options_.start ? decay_ : 0.0;
+    if (view.device.kind != DeviceKind::Cpu) return move_on_device(view, kept);
     const float* const weights = view.master;
     float* const average = view.state.back();
     constexpr std::int64_t kGrain = 1 << 15;
@@ -53,13 +57,21 @@ class AveragedRule final : public Rule {
       }
     });
   }
-  [[nodiscard]] bool host_only() const override { return true; }
+  [[nodiscard]] bool host_only() const override { return rule_->host_only(); }
   [[nodiscard]] bool has_betas() const override { return rule_->has_betas(); }
   [[nodiscard]] double base_lr() const override { return rule_->base_lr(); }
   [[nodiscard]] bool makes_lr() const override { return rule_->makes_lr(); }
   [[nodiscard]] double base_weight_decay() const override { return rule_->base_weight_decay(); }
 
  private:
+  /// The same arithmetic by operations of the device.
+  static void move_on_device(const ShardView& view, double kept) {
+    const auto count = static_cast<std::size_t>(view.numel);
+    const at::Tensor average = tensor_of({view.state.back(), count, DType::F32, view.device}),
+                     weights = tensor_of({view.master, count, DType::F32, view.device});
+    average.copy_(average.to(at::kDouble) * kept + weights.to(at::kDouble) * (1.0 - kept));
+  }
+
   std::unique_ptr<Rule> rule_;
   AverageOptions options_;
   double decay_;

@@ -164,7 +164,6 @@ class Muon final : public Rule {
     if (!hidden(facts)) return adamw_->state(facts);
     return {{"momentum_buffer"}};
   }
-  [[nodiscard]] bool host_only() const override { return true; }
   [[nodiscard]] bool has_betas() const override { return false; }
   [[nodiscard]] double base_lr() const override { return options_.lr; }
   /// Returns AdamW's weight decay if hidden matrices have none.

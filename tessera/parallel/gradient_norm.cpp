@@ -11,6 +11,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
 namespace {
@@ -83,14 +84,23 @@ void GradientNorm::gather(std::size_t index, const OfGroup& shard) {
   Fold& fold = folds_[index];
   auto* all = static_cast<double*>(fold.region->data());
   double* mine = all + fold.ranks->index * fold.chunks;
+  // The sums of all buffers of a device arrive together, so that the host waits once.
+  const at::Tensor landing = model_.device().is_cpu()
+                                 ? at::Tensor()
+                                 : landing_room(fold.chunks, at::kDouble, model_.device());
+  double* const to = landing.defined() ? landing.data_ptr<double>() : mine;
   for (std::size_t g = 0; g < places_.size(); ++g) {
     if (!model_.groups()[g].trainable || places_[g].fold != index) continue;
     const at::Tensor part = shard(static_cast<int>(g));
     ops::chunk_square_sums(part.const_data_ptr<float>(),
                            part.numel(),
                            kChunk,
-                           mine + places_[g].first,
+                           to + places_[g].first,
                            from_torch(part.device()));
+  }
+  if (landing.defined()) {
+    wait_for_device(model_.device());
+    std::copy_n(to, fold.chunks, mine);
   }
   const auto count = static_cast<std::size_t>(fold.chunks);
   fold.work = world_.host_transport().all_gather(

@@ -46,9 +46,9 @@ KeptState KeptState::zeros(optim::KeptIn kept_in,
                            std::int64_t numel,
                            c10::Device device) {
   KeptState out(kept_in, type, numel);
-  TESSERA_ASSERT(out.map_ == nullptr || device.is_cpu());
   out.values_ = at::zeros({numel}, at::device(device).dtype(to_torch(out.type_)));
-  if (out.map_ != nullptr) out.scales_ = at::zeros({state_blocks(numel)}, at::kFloat);
+  if (out.map_ != nullptr)
+    out.scales_ = at::zeros({state_blocks(numel)}, out.values_.options().dtype(at::kFloat));
   return out;
 }
 
@@ -74,7 +74,7 @@ float* KeptState::floats() const {
 
 at::Tensor KeptState::widened() const {
   if (map_ == nullptr) return stored().to(at::kFloat);
-  at::Tensor out = at::empty({numel_}, at::kFloat);
+  at::Tensor out = at::empty({numel_}, stored().options().dtype(at::kFloat));
   ops::from_codes8(stored(), scales_, kStateBlock, *map_, out);
   return out;
 }

@@ -30,12 +30,6 @@ ModelInstance::ModelInstance(const nn::Model& model,
   if (tensor.size() > 1)
     tensor_ = nn::TensorParallel{&world, &tensor, options_.tensor, options_.sequence};
   const comm::Group& context = world.group({mesh::Axis::Cp});
-  TESSERA_REQUIRE(
-      device_.is_cpu() || (tensor.size() == 1 && context.size() == 1),
-      Unsupported,
-      "tensor and context parallelism move memory of the host only, and the model is on "
-      "a device",
-      "spread the model over data-parallel ranks: zero_optimization.stage 3");
   if (context.size() > 1) context_ = nn::ContextParallel{&world, &context, options_.context};
   const comm::Group& experts = world.group(options_.experts.ep);
   if (experts.size() > 1 || world.group(options_.experts.etp).size() > 1)

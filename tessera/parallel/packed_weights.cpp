@@ -11,6 +11,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/nf4.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
 namespace {
@@ -159,29 +160,51 @@ void PackedWeights::pack_int8(Part& part, const at::Tensor& values, const ReadWh
   part.scales.copy_(packed.scales_O);
 }
 
+namespace {
+
+/// Moves what is packed to the memory of a device.
+template <class Part>
+void move_to(c10::Device device, Part& part) {
+  for (at::Tensor* const values :
+       {&part.codes, &part.scales, &part.scale_codes, &part.scale_scales}) {
+    if (values->defined()) *values = values->to(device);
+  }
+}
+
+}  // namespace
+
 void PackedWeights::pack(std::size_t index, const at::Tensor& values, const ReadWhole& whole) {
   Part& part = parts_.at(index);
   TESSERA_ASSERT(values.numel() == part.segment.numel);
-  if (options_.packing == Packing::Int8) return pack_int8(part, values, whole);
+  // Weights of a device are packed on the host, which has read them.
+  const at::Tensor on_host = host_values(values);
+  move_to(at::kCPU, part);
+  if (options_.packing == Packing::Int8) {
+    pack_int8(part, on_host, whole);
+    return move_to(values.device(), part);
+  }
   const ParamInfo& info = *part.segment.info;
   const std::int64_t blocks = blocks_in(part.segment.numel, ops::kNf4Block);
   const at::Tensor own = options_.double_scales ? at::empty({blocks}, at::kFloat) : part.scales;
-  ops::to_nf4(values, part.codes, own);
-  if (!options_.double_scales) return;
+  ops::to_nf4(on_host, part.codes, own);
+  if (!options_.double_scales) return move_to(values.device(), part);
   const at::Tensor scales = info.cut() ? scales_of_whole(info, whole) : own;
   const at::Tensor codes = info.cut() ? at::empty({scales.numel()}, at::kByte) : part.scale_codes;
   part.scale_mean = static_cast<float>(scales.mean(at::kDouble).item<double>());
   ops::to_codes8(
       scales - part.scale_mean, kScaleBlock, DynamicMap::both(), codes, part.scale_scales);
   if (info.cut()) part.scale_codes.copy_(codes.index_select(0, blocks_in_whole(info)));
+  move_to(values.device(), part);
 }
 
 at::Tensor PackedWeights::scales_of(const Part& part) const {
   if (part.scales.defined()) return part.scales;
   const ParamInfo& info = *part.segment.info;
-  const at::Tensor out = at::empty({part.scale_codes.numel()}, at::kFloat);
+  const at::Tensor out =
+      at::empty({part.scale_codes.numel()}, part.scale_codes.options().dtype(at::kFloat));
   if (info.cut()) {
-    const at::Tensor groups = blocks_in_whole(info).floor_divide_(kScaleBlock);
+    const at::Tensor groups =
+        on_device(blocks_in_whole(info).floor_divide_(kScaleBlock), out.device());
     ops::from_codes8(part.scale_codes,
                      part.scale_scales.index_select(0, groups),
                      /*block=*/1,
@@ -193,7 +216,9 @@ at::Tensor PackedWeights::scales_of(const Part& part) const {
   return out.add_(part.scale_mean);
 }
 
-void PackedWeights::unpack(const at::Tensor& whole) const {
+void PackedWeights::unpack(const at::Tensor& whole_tensor) const {
+  // Autograd must not count this as a change, by whatever operations it is made.
+  const at::Tensor whole = whole_tensor.variable_data();
   for (const Part& part : parts_) {
     const at::Tensor out = whole.narrow(0, part.segment.begin, part.segment.numel);
     if (options_.packing == Packing::Int8) {

@@ -72,7 +72,8 @@ void ParameterNorms::add_sums(ShardStore& store,
                               std::vector<double>& sums) const {
   const optim::Scope scope = context_.rule.scope(shard.facts);
   if (scope == optim::Scope::Elementwise) return;
-  if (scope == optim::Scope::WholeTensor) shard.direction = at::empty({shard.numel}, at::kFloat);
+  if (scope == optim::Scope::WholeTensor)
+    shard.direction = at::empty({shard.numel}, gradient.options().dtype(at::kFloat));
   const Place& at = place(shard.group, shard.segment_index);
   const std::int64_t mine = chunks_of(shard.numel);
   std::vector<double> own(static_cast<std::size_t>(at.count * mine), 0.0);

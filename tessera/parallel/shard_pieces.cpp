@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/parallel/shard_store.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
 namespace {
@@ -32,10 +33,16 @@ std::int64_t offset_in(const ParamShard& shard, const Segment& range) {
 }  // namespace
 
 /// The fp32 memory of the host that represents `kept` in the pieces: the values' own memory if it
-/// is fp32 and on the host.
+/// is fp32 and on the host. Values of a device arrive by the end of add_pieces().
 float* ShardStore::widen(const KeptState& kept) {
   if (kept.wide() && kept.stored().is_cpu()) return kept.floats();
-  widened_.emplace_back(kept.widened().to(at::kCPU), kept);
+  at::Tensor wide = kept.widened();
+  if (!wide.is_cpu()) {
+    const at::Tensor there =
+        std::exchange(wide, landing_room(wide.numel(), at::kFloat, wide.device()));
+    wide.copy_(there, /*non_blocking=*/true);
+  }
+  widened_.emplace_back(std::move(wide), kept);
   return widened_.back().first.data_ptr<float>();
 }
 
@@ -55,6 +62,7 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
       if (units_[u].travels || masters_rest(u)) add_sources(u, resting, out);
     }
   }
+  wait_for_device(model_.device());
 }
 
 std::optional<Segment> ShardStore::piece_range(std::size_t g,

@@ -13,6 +13,7 @@
 #include "tessera/parallel/param_facts.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/span.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
 namespace {
@@ -341,7 +342,7 @@ void ShardStore::fill(const FillRange& source) {
       const ParamInfo& info = *shard.segment->info;
       packed->pack(
           static_cast<std::size_t>(shard.segment_index),
-          wide,
+          on_device(wide, model_.device()),
           [&](std::int64_t from, std::int64_t to, float* out) { source(info, from, to, out); });
     }
   });
@@ -364,8 +365,8 @@ void ShardStore::begin_as_weights(std::size_t u,
   for (const ParamShard& shard : lease.shards()) {
     for (const ShardState& state : shard.states) {
       if (!begins(shard, state)) continue;
-      const float* const from = lease.masters(shard).data_ptr<float>();
-      std::copy(from, from + shard.numel, state.kept.floats());
+      TESSERA_ASSERT(state.kept.wide());
+      state.kept.stored().copy_(lease.masters(shard));
     }
   }
 }
@@ -380,8 +381,15 @@ void ShardStore::exchange_masters(std::string_view name) {
     for (const ParamShard& shard : lease.shards()) {
       for (const ShardState& state : shard.states) {
         if (!named(shard, state)) continue;
-        auto* const masters = lease.masters(shard).data_ptr<float>();
-        std::swap_ranges(masters, masters + shard.numel, state.kept.floats());
+        const at::Tensor masters = lease.masters(shard), kept = state.kept.stored();
+        if (masters.is_cpu()) {
+          auto* const first = masters.data_ptr<float>();
+          std::swap_ranges(first, first + shard.numel, state.kept.floats());
+          continue;
+        }
+        const at::Tensor before = masters.clone();
+        masters.copy_(kept);
+        kept.copy_(before);
       }
     }
   }

@@ -11,9 +11,12 @@
 #include <ATen/ATen.h>
 
 #include "tessera/memory/ledger.h"
+#include "tessera/ops/newton_schulz.h"
 #include "tessera/parallel/assembled.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/planned_buffers.h"
+#include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
@@ -45,10 +48,6 @@ ParamInfo matrix_of(const Segment& segment) {
   info.shape.erase(info.shape.begin());
   info.axes.erase(info.axes.begin());
   return info;
-}
-
-comm::Span floats(const at::Tensor& tensor) {
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), DType::F32, {}};
 }
 
 }  // namespace
@@ -133,7 +132,7 @@ comm::WorkPtr WholeTensors::send(int index,
   return context_.world.transport().send(
       ranks_of(whole).ranks[static_cast<std::size_t>(index)],
       tag,
-      floats(piece),
+      span_of(piece),
       TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)));
 }
 
@@ -141,7 +140,7 @@ void WholeTensors::receive(int index, int tag, const at::Tensor& piece, const Wh
   context_.world.transport()
       .recv(ranks_of(whole).ranks[static_cast<std::size_t>(index)],
             tag,
-            floats(piece),
+            span_of(piece),
             TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)))
       ->wait();
 }
@@ -187,6 +186,7 @@ void WholeTensors::apply_rule(Whole& whole,
     view.state.push_back(state.data_ptr<float>());
   view.facts = &whole.facts;
   view.norms = of_whole;
+  const ops::ScopedMatrixDevice there(from_torch(matrix.device()));
   context_.rule.transform(view, scalars);
   if (info.cut()) held.copy_(box_of(matrix, info.held()).reshape({-1}));
 }
@@ -200,7 +200,9 @@ void WholeTensors::transform_owned(Whole& whole,
   const FlatLayout& layout = group_of(whole).layout;
   const ParamShard* const own = store.find(whole.group, whole.segment);
   const bool alone = own != nullptr && own->numel == segment.numel;
-  const at::Tensor held = alone ? own->direction : at::empty({segment.numel}, at::kFloat);
+  const at::Tensor held =
+      alone ? own->direction
+            : at::empty({segment.numel}, at::device(context_.model.device()).dtype(at::kFloat));
   const auto each_piece = [&](auto fn) {
     for (int r = 0; r < ranks.size() && context_.stage(whole.group) > 0; ++r) {
       const Segment range =

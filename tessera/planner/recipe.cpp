@@ -12,6 +12,7 @@
 
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/machine.h"
+#include "tessera/memory/device.h"
 #include "tessera/optim/average.h"
 #include "tessera/optim/eight_bit.h"
 #include "tessera/optim/make_rule.h"
@@ -98,6 +99,14 @@ void check_rule(const TrainConfig& config,
   if (!optim::rules().has(options.type))
     optim::check_params_of_unknown(options, origins.place("optimizer"), problems);
   const auto rule = optim::make_rule(options, origins.place("optimizer"), problems);
+  if (rule->host_only() && memory::device_kind(config.run.device) != DeviceKind::Cpu) {
+    problems.add(
+        origins.place("optimizer.type"),
+        "optimizer.type",
+        fmt::format("not built yet on the device \"{}\": {}", config.run.device, options.type),
+        "use an optimizer of Adam's family, SGD, Lion, LAMB, LARS or Muon, or set run.device to "
+        "cpu");
+  }
   parallel::check_group_rates(*rule, model.groups, problems);
   parallel::check_layer_decay(options.layer_decay, model.resolved.model, *rule, problems, origins);
   check_average(config, kept, *rule, problems, origins);

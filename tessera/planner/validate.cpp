@@ -15,6 +15,7 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
+#include "tessera/memory/device.h"
 #include "tessera/models/objective.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/optim/make_schedule.h"
@@ -172,6 +173,44 @@ void check_weight_offload(const TrainConfig& config,
         std::pair("mics_shard_size", zero.mics_shard_size.value_or(-1) > 0)}) {
     if (on) add(device, fmt::format(fmt::runtime(exact), key), fmt::format("remove {}", key));
   }
+}
+
+/// What is built for memory of the host only.
+void check_device(const TrainConfig& config,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
+  const auto add = [&](const char* key, std::string what, std::string fix) {
+    problems.add(origins.place(key), key, std::move(what), std::move(fix));
+  };
+  DeviceKind kind = DeviceKind::Cpu;
+  try {
+    kind = memory::device_kind(config.run.device);
+  } catch (const Error& error) {
+    return add("run.device", error.what(), error.fix());
+  }
+  if (kind == DeviceKind::Cpu) return;
+  const std::string on = fmt::format("not built yet on the device \"{}\"", name(kind));
+  const parallel::ZeroOptions& zero = config.zero_optimization;
+  if (zero.zero_quantized_weights.value_or(false))
+    add("zero_optimization.zero_quantized_weights",
+        on + ": weights that travel in eight bits",
+        "set it to false");
+  if (zero.zero_quantized_nontrainable_weights.value_or(false))
+    add("zero_optimization.zero_quantized_nontrainable_weights",
+        on + ": weights that travel in eight bits",
+        "set it to false");
+  if (config.gradient_travel() == DType::U8)
+    add("communication_data_type",
+        on + ": gradients that travel in eight bits",
+        "set it to \"bf16\"");
+  if (zero.offload_optimizer.device != parallel::OffloadDevice::None)
+    add("zero_optimization.offload_optimizer.device",
+        on + ": masters and states outside of its memory",
+        "set it to \"none\", and zero_optimization.stage to 1 or more");
+  if (zero.offload_param.device != parallel::OffloadDevice::None)
+    add("zero_optimization.offload_param.device",
+        on + ": weights outside of its memory",
+        "set it to \"none\"");
 }
 
 void check_exchange(const TrainConfig& config,
@@ -430,6 +469,7 @@ void check_config(const TrainConfig& config,
   check_feedback(config, problems, origins);
   check_offload(config, problems, origins);
   check_weight_offload(config, problems, origins);
+  check_device(config, problems, origins);
 }
 
 namespace {
@@ -469,7 +509,8 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
                     "between exchanges, so that there is nothing to shard",
                     config.optimizer.type));
   }
-  if (zero.offload_optimizer.device == parallel::OffloadDevice::Cpu) {
+  if (zero.offload_optimizer.device == parallel::OffloadDevice::Cpu &&
+      memory::device_kind(config.run.device) == DeviceKind::Cpu) {
     out.emplace_back(
         "zero_optimization.offload_optimizer.device \"cpu\" has no effect here: ranks compute on "
         "the CPU, so the data is already in host memory; \"nvme\" needs less of it");

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/memory/device.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/parallel/layout.h"
@@ -187,6 +188,10 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   }
   if (!data.sources.is_null()) refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();
+  if (options.parity == tasks::Parity::Exact &&
+      memory::device_kind(plan.run().options.device) != DeviceKind::Cpu) {
+    refuse("parity \"exact\" on a device", "set rl.parity to \"measure\", or run.device to cpu");
+  }
   if (options.overlap > 0) {
     if (plan.model().rules.packed)
       refuse("rl.overlap and adapter.quantize_base", "remove one of them");

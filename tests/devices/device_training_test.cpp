@@ -1,99 +1,315 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Trainings whose weights, gradients and optimizer states are on a device whose memory the host
-// must not access give the losses and the checkpoint of the CPU.
+// timeout: 600
+// Trainings, generation and reinforcement learning on simulated GPUs give the bits of the CPU with
+// the same kernels, and put all accesses of their streams into order.
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "devices/guarded_device.h"
-#include "devices/staged_transport.h"
+#include "devices/device_world.h"
+#include "devices/simulated_gpu.h"
+#include "equivalence/family_rows.h"
+#include "rlhf/support.h"
 #include "support/train_runs.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ATen/Parallel.h>
+
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/engine/batches.h"
+#include "tessera/engine/generate.h"
+#include "tessera/engine/open_model.h"
 
 namespace tessera::test {
 namespace {
 
-constexpr std::int64_t kSteps = 3;
+/// The CPU runs the kernels of the simulated GPU in this program.
+const bool kSameKernels = setenv("TESSERA_KERNELS", "aten", /*overwrite=*/1) == 0;
 
-TinyRun on_device(TinyRun run) {
-  return run.use_world([](comm::World& host) { return world_on(guarded_device(), host); });
+constexpr std::int64_t kSteps = 2;
+
+using Keys = std::vector<std::pair<const char*, const char*>>;
+
+TinyRun with(TinyRun run, const Keys& keys) {
+  for (const auto& [key, value] : keys)
+    run.set(key, value);
+  return run;
 }
 
-/// True if the CPU runs the kernels of the guarded device (TESSERA_KERNELS=aten).
-bool same_kernels() {
-  const char* const kernels = std::getenv("TESSERA_KERNELS");
-  return kernels != nullptr && std::string(kernels) == "aten";
+/// Bits on a simulated GPU, which has the kernels of the CPU. Those of a real one round
+/// differently: a step of AdamW changes a weight by lr whatever the size of its gradient, so that
+/// later losses differ by the effect of such steps on a few gradients near zero.
+void expect_alike(const Trace& gpu, const Trace& cpu, bool rounds = false) {
+  if (!tests_real_gpu() && !rounds) return expect_same_bits(gpu, cpu);
+  constexpr double kRounding = 2e-3;
+  ASSERT_EQ(gpu.losses.size(), cpu.losses.size());
+  for (std::size_t i = 0; i < cpu.losses.size(); ++i)
+    EXPECT_NEAR(gpu.losses[i], cpu.losses[i], kRounding * std::abs(cpu.losses[i]));
+  EXPECT_EQ(gpu.digest.size(), cpu.digest.size());
 }
 
-void expect_near(const std::vector<double>& a, const std::vector<double>& b, double bound) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i)
-    EXPECT_NEAR(a[i], b[i], bound * std::abs(b[i])) << "step " << i + 1;
+void expect_same_on_gpu(const TinyRun& run,
+                        const Layout& layout,
+                        std::int64_t steps = kSteps,
+                        bool rounds = false) {
+  ASSERT_TRUE(kSameKernels);
+  (void)take_violations();
+  TinyRun on_gpu = run;
+  on_gpu.use_world(world_on_gpu);
+
+  const Trace device = on_gpu.train(layout, steps), cpu = run.train(layout, steps);
+
+  expect_alike(device, cpu, rounds);
+  EXPECT_THAT(take_violations(), testing::IsEmpty());
 }
+
+// ---- every family and task
+
+class Families : public ::testing::TestWithParam<FamilyRow> {};
+
+TEST_P(Families, TrainAsOnTheCpu) {
+  expect_same_on_gpu(run_of(GetParam()), {.ranks = 1, .stage = 0}, /*steps=*/1);
+}
+
+INSTANTIATE_TEST_SUITE_P(GpuTraining,
+                         Families,
+                         ::testing::ValuesIn(family_rows()),
+                         [](const auto& info) { return info.param.name; });
+
+// ---- layouts and features
 
 struct Case {
   const char* name;
   Layout layout;
-  const char* key = "gradient_clipping";
-  const char* value = "1.0";
+  Keys keys = {};
+  const char* data = "";  ///< "padded" or "documents"
+  /// The simulated GPU copies views before it multiplies them, so that a product may take them in
+  /// another order than on the CPU.
+  bool rounds = false;
 };
 
-class DeviceTraining : public ::testing::TestWithParam<Case> {};
+const char* const kBf16 = R"({"enabled": true})";
 
-// With the same kernels all bits are equal. Other kernels round differently: the first losses are
-// equal within fp32's precision. A step of AdamW changes a weight by lr whatever its gradient's
-// size, so later losses differ by the effect of three such steps on a few near-zero gradients.
-TEST_P(DeviceTraining, GivesTheResultOfTheCpu) {
-  TinyRun run;
-  run.set(GetParam().key, GetParam().value);
-
-  const Trace device = on_device(run).train(GetParam().layout, kSteps),
-              cpu = run.train(GetParam().layout, kSteps);
-
-  if (same_kernels()) return expect_same_bits(device, cpu);
-  expect_near(device.losses, cpu.losses, 2e-3);
-  expect_near(device.eval_losses, cpu.eval_losses, 2e-3);
-  EXPECT_EQ(device.digest.size(), cpu.digest.size());
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"Alone", {.accumulation = 2}},
+      {"Stage0", {.ranks = 2, .stage = 0}},
+      {"Stage1", {.ranks = 2, .accumulation = 2, .stage = 1}},
+      {"Stage2", {.ranks = 2, .accumulation = 2, .stage = 2}},
+      {"Stage3", {.ranks = 2, .accumulation = 2, .stage = 3}},
+      {"Sharded",
+       {.ranks = 4, .stage = 3},
+       {{"bf16", kBf16},
+        {"zero_optimization.stage3_param_persistence_threshold", "0"},
+        {"zero_optimization.zero_hpz_partition_size", "2"}}},
+      {"Bf16", {.ranks = 2, .stage = 1}, {{"bf16", kBf16}}},
+      {"PureBf16",
+       {.ranks = 2, .stage = 1},
+       {{"bf16", R"({"enabled": true, "bf16_master_weights_and_grads": true,
+                     "bf16_optimizer_states": true})"}}},
+      {"Fp16", {.ranks = 2, .stage = 2}, {{"fp16", R"({"enabled": true})"}}},
+      {"Once", {.ranks = 2, .stage = 2}, {{"gradient_reduction", "\"once\""}}},
+      {"SentInBf16", {.ranks = 2, .stage = 1}, {{"communication_data_type", "\"bf16\""}}},
+      {"SparseTable", {.ranks = 2, .stage = 0}, {{"sparse_gradients", "true"}}},
+      {"Recompute", {}, {{"activation_checkpointing.granularity", "\"full\""}}},
+      {"Regions", {}, {{"activation_checkpointing.granularity", "\"selective\""}}},
+      {"Smoothing", {}, {{"model.label_smoothing", "0.1"}}},
+      {"Padded", {.accumulation = 2}, {}, "padded"},
+      {"Documents", {.accumulation = 2}, {}, "documents"},
+      {"Pipeline", {.ranks = 2, .accumulation = 4, .pipeline = R"({"size": 2})"}},
+      {"Interleaved",
+       {.ranks = 2,
+        .accumulation = 4,
+        .pipeline = R"({"size": 2, "schedule": "interleaved", "chunks": 2})"},
+       {{"model.num_layers", "4"}}},
+      {"Tensor", {.ranks = 2, .accumulation = 2, .tensor = 2}},
+      {"TensorBf16", {.ranks = 4, .stage = 3, .tensor = 2}, {{"bf16", kBf16}}},
+      {"Sequence", {.ranks = 2, .tensor = 2, .sequence = true}},
+      {"Grid", {.ranks = 4, .tensor = 4, .mode = "2d"}},
+      {"Ring", {.ranks = 2, .context = 2}, {}, "", /*rounds=*/true},
+      {"Ulysses", {.ranks = 2, .context = 2, .context_mode = "ulysses"}},
+      {"Lora",
+       {.ranks = 2, .stage = 1},
+       {{"adapter", R"({"type": "lora", "r": 2, "alpha": 8, "targets": "all-linear"})"}}},
+      {"Qlora",
+       {.ranks = 2, .stage = 1},
+       {{"adapter", R"({"type": "lora", "r": 2, "alpha": 8, "quantize_base": "nf4"})"}}},
+      {"QloraPlainScales",
+       {},
+       {{"adapter", R"({"type": "lora", "r": 2, "alpha": 8, "quantize_base": "nf4",
+                        "double_quantization": false})"}}},
+      {"QloraInt8",
+       {},
+       {{"adapter", R"({"type": "lora", "r": 2, "alpha": 8, "quantize_base": "int8"})"}}},
+      {"QloraTensor",
+       {.ranks = 2, .tensor = 2},
+       {{"model.hidden_size", "128"},
+        {"adapter", R"({"type": "lora", "r": 2, "alpha": 8, "quantize_base": "nf4"})"}}},
+      {"Lamb", {.ranks = 2, .stage = 1}, {{"optimizer.type", "\"Lamb\""}}},
+      {"Lars", {.ranks = 2, .stage = 3}, {{"optimizer", R"({"type": "Lars"})"}}},
+      {"Sgd", {}, {{"optimizer", R"({"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}})"}}},
+      {"Lion", {}, {{"optimizer", R"({"type": "Lion"})"}}},
+      {"Adagrad", {}, {{"optimizer", R"({"type": "Adagrad"})"}}},
+      {"RmsProp", {}, {{"optimizer", R"({"type": "RMSprop"})"}}},
+      {"NAdam", {}, {{"optimizer", R"({"type": "NAdam"})"}}},
+      {"Adamax", {}, {{"optimizer", R"({"type": "Adamax"})"}}},
+      {"Muon", {.ranks = 2, .stage = 2}, {{"optimizer", R"({"type": "Muon"})"}}},
+      {"MuonAlone", {}, {{"optimizer", R"({"type": "Muon"})"}}},
+      {"MuonTensor", {.ranks = 2, .tensor = 2}, {{"optimizer", R"({"type": "Muon"})"}}},
+      {"EightBits",
+       {.ranks = 2, .stage = 1},
+       {{"optimizer", R"({"type": "AdamW8bit", "params": {"lr": 1e-3, "min_8bit_size": 1}})"}}},
+      {"Average",
+       {.ranks = 2, .stage = 2},
+       {{"trainer.ema.decay", "0.9"}, {"eval.weights", "\"ema\""}}},
+  };
+  return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Layouts,
-    DeviceTraining,
-    ::testing::Values(Case{"Alone", {.accumulation = 2}},
-                      Case{"Stage0", {.ranks = 2, .stage = 0}},
-                      Case{"Stage1", {.ranks = 2, .accumulation = 2, .stage = 1}},
-                      Case{"Stage2", {.ranks = 2, .accumulation = 2, .stage = 2}},
-                      Case{"Stage3", {.ranks = 2, .accumulation = 2, .stage = 3}},
-                      Case{"Bf16", {.ranks = 2, .stage = 1}, "bf16", R"({"enabled": true})"},
-                      Case{"Fp16", {.ranks = 2, .stage = 2}, "fp16", R"({"enabled": true})"},
-                      Case{"Lamb", {.ranks = 2, .stage = 1}, "optimizer.type", "\"Lamb\""}),
-    [](const auto& info) { return std::string(info.param.name); });
+class GpuTraining : public ::testing::TestWithParam<Case> {};
 
-void expect_refused(const TinyRun& run, const Layout& layout, const char* what) {
+TEST_P(GpuTraining, GivesTheBitsOfTheCpu) {
+  TinyRun run = with(TinyRun(), GetParam().keys);
+  if (std::string(GetParam().data) == "padded") run.use_padded_documents();
+  if (std::string(GetParam().data) == "documents") run.use_separate_documents();
+
+  expect_same_on_gpu(run, GetParam().layout, kSteps, GetParam().rounds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Features, GpuTraining, ::testing::ValuesIn(cases()), [](const auto& info) {
+  return std::string(info.param.name);
+});
+
+TEST(GpuTraining, RefusesWhatWorksOnMemoryOfTheHost) {
+  TinyRun run;
+  run.set("optimizer", R"({"type": "Adafactor"})").use_world(world_on_gpu);
   try {
-    (void)on_device(run).train(layout, 1);
+    (void)run.train({}, 1);
     FAIL() << "trained on a device";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr(what));
+    EXPECT_THAT(error.what(), testing::HasSubstr("this optimizer updates memory of the host only"));
   }
 }
 
-TEST(DeviceTraining, RefusesWhatWorksOnMemoryOfTheHost) {
-  TinyRun run, average;
-  run.set("optimizer.type", "\"Muon\"");
-  average.set("trainer.ema.decay", "0.9");
-  expect_refused(run, {}, "this optimizer updates memory of the host only");
-  expect_refused(average, {}, "this optimizer updates memory of the host only");
-  expect_refused(TinyRun(), {.ranks = 2, .tensor = 2}, "tensor and context parallelism");
-  expect_refused(TinyRun(), {.ranks = 2, .context = 2}, "tensor and context parallelism");
+TEST(GpuTraining, GoesOnFromACheckpointOfTheCpuAndBack) {
+  const Layout layout = {.ranks = 2, .accumulation = 2, .stage = 2};
+  TinyRun cpu, gpu;
+  cpu.set("bf16", kBf16);
+  gpu = cpu;
+  gpu.use_world(world_on_gpu);
+  const files::TempDir first, second;
+  const Trace whole = cpu.train(layout, 3);
+
+  (void)cpu.train(layout, 1, first.path());
+  (void)gpu.train(layout, 2, second.path(), *checkpoint::newest(first.path()));
+  const Trace rest = cpu.train(layout, 3, {}, *checkpoint::newest(second.path()));
+
+  EXPECT_EQ(rest.digest, whole.digest);
 }
+
+// ---- noise, adapters that samples choose, and models that are only read
+
+TEST(GpuTraining, AddsTheNoiseOfNeftune) {
+  TinyRun run;
+  const std::filesystem::path file = run.folder() / "pairs.jsonl";
+  std::ofstream records(file);
+  for (int i = 0; i < 8; ++i)
+    records << R"({"prompt": "what", "completion": "that"})"
+            << "\n";
+  records.close();
+  run.set("data.train", "[\"" + file.string() + "\"]")
+      .set("data.validation_fraction", "0.25")
+      .set("task", R"({"type": "sft", "params": {"neftune_alpha": 5}})");
+  expect_same_on_gpu(run, {.accumulation = 2});
+}
+
+class GpuModels : public ::testing::Test {
+ protected:
+  /// What `fn` returns for the trained model on the CPU and on a simulated GPU.
+  template <class Fn>
+  auto on_both(const files::TempDir& folder, Fn fn) {
+    decltype(fn(std::declval<engine::OpenModel&>())) cpu, gpu;
+    for (auto* const out : {&cpu, &gpu}) {
+      comm::run_threads(1, [&](comm::World& host) {
+        at::set_num_threads(1);
+        const auto made = out == &gpu ? world_on_gpu(host) : nullptr;
+        const auto model = engine::find_model(folder.path());
+        engine::load_model(*model, made ? *made : host);
+        *out = fn(*model);
+      });
+    }
+    return std::pair(cpu, gpu);
+  }
+};
+
+TEST_F(GpuModels, WriteTheTokensOfTheCpu) {
+  for (const FamilyRow& row : family_rows()) {
+    static const std::set<std::string> kRows = {
+        "gpt2", "llama", "gemma2", "mistral", "bloom", "t5"};
+    if (!kRows.contains(row.name)) continue;
+    SCOPED_TRACE(row.name);
+    const files::TempDir folder;
+    (void)run_of(row).train({}, 1, folder.path());
+    const auto [cpu, gpu] = on_both(folder, [&](engine::OpenModel& model) {
+      engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
+      engine::GenerateOptions how;
+      how.max_new_tokens = 10;
+      how.seed = 3;
+      std::vector<std::vector<std::int32_t>> out;
+      out.push_back(generator.run_ids({116, 104, 101}, how, {}).tokens);
+      for (const auto& one : generator.run_samples({116, 104}, how, 2))
+        out.push_back(one.tokens);
+      how.beams = 2;
+      for (const auto& beam : generator.run_beams({116, 104}, how, 2))
+        out.push_back(beam.made.tokens);
+      how.beams = 1;
+      if (row.task == "seq2seq") return out;
+      std::vector<engine::Generator::Asked> asked(2);
+      asked[0].prompt = {97, 98};
+      asked[1].prompt = {97, 98, 99, 32};
+      generator.run_prompts(asked, how, 2, [&](std::size_t, const engine::Generated& one) {
+        out.push_back(one.tokens);
+      });
+      return out;
+    });
+    EXPECT_EQ(cpu, gpu);
+  }
+  EXPECT_THAT(take_violations(), testing::IsEmpty());
+}
+
+// ---- reinforcement learning
+
+class GpuPolicies : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GpuPolicies, LearnAsOnTheCpu) {
+  const std::string rewards =
+      R"({"rewards": [{"type": "regex", "pattern": "[@-~]"}], "max_new_tokens": 4,
+          "prompts_at_once": 2, )";
+  const TinyRun run = reinforcing(some_prompts(), rewards + GetParam() + "}");
+  for (const Layout& layout :
+       {Layout{.accumulation = 2, .stage = 0}, Layout{.ranks = 2, .stage = 3}}) {
+    const Trace cpu = train(run, layout, {.steps = 2}),
+                gpu = train(run, layout, {.steps = 2, .make_world = world_on_gpu});
+    expect_alike(gpu, cpu);
+  }
+  EXPECT_THAT(take_violations(), testing::IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    GpuTraining,
+    GpuPolicies,
+    ::testing::Values(
+        R"("algorithm": "grpo", "samples": 4, "kl": {"coefficient": 0.05})",
+        R"("algorithm": "ppo", "samples": 1, "iterations": 2, "critic": {"lr": 1e-3})",
+        R"("samples": 2, "iterations": 2, "top_k": 40, "top_p": 0.9, "entropy_coefficient": 0.01)"));
 
 }  // namespace
 }  // namespace tessera::test

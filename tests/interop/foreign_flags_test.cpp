@@ -213,7 +213,7 @@ TEST(ForeignFlags, OfSupervisedFineTuningAreAllKnown) {
     }
   }
   EXPECT_EQ(set_by({"--lr_scheduler_type", "polynomial", "--device", "cpu", "--output_dir", "o"}),
-            R"({"scheduler":{"type":"polynomial"},"run":{"dir":"o"}})");
+            R"({"scheduler":{"type":"polynomial"},"run":{"device":"cpu","dir":"o"}})");
 }
 
 // A word behind the data may be the configuration.

@@ -53,6 +53,8 @@ struct RlRun {
   std::filesystem::path run_dir = {}, root = {}, resume = {};
   std::vector<std::int64_t> save_at = {};
   std::function<void(const engine::StepReport&)> see = {};  ///< called on the leader
+  /// Every rank trains in the world that this returns for the rank's own world.
+  std::function<std::unique_ptr<comm::World>(comm::World&)> make_world = {};
 };
 inline Trace train(const TinyRun& run, const Layout& layout, const RlRun& how) {
   engine::prepare_process(1);
@@ -62,8 +64,10 @@ inline Trace train(const TinyRun& run, const Layout& layout, const RlRun& how) {
   const files::TempDir own;
   const std::filesystem::path root = how.root.empty() ? own.path() : how.root;
   Trace trace;
-  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+  comm::run_threads(plan.mesh(), [&](comm::World& of_rank) {
     at::set_num_threads(1);
+    const std::unique_ptr<comm::World> made = how.make_world ? how.make_world(of_rank) : nullptr;
+    comm::World& world = made ? *made : of_rank;
     engine::Engine engine(plan, world, data);
     if (how.resume.empty()) {
       engine.initialize_weights();

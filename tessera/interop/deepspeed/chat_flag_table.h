@@ -54,7 +54,7 @@ inline constexpr auto kChatFlags = std::to_array<Flag>({
     {"--print_loss", Kind::ToldSwitch, kShown},
     {"--compute_fp32_loss", Kind::ToldSwitch, "losses are always computed in fp32"},
     {"--offload", Kind::ToldSwitch, kOneMemory},
-    {"--device", Kind::ToldValue, "it is trained on CPUs"},
+    {"--device", Kind::Text, "run.device"},
 
     // Reinforcement learning.
     {"--actor_model_name_or_path", Kind::Text, "model.from"},

@@ -55,7 +55,7 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
 /// ranks of `group`; this rank has the columns from `first` on. The logits are overwritten: if
 /// `want_grad`, with the gradient.
 double cross_entropy_(const at::Tensor& logits_NV,
-                      const std::int64_t* labels_N,
+                      const at::Tensor& labels_N,
                       std::int64_t first,
                       std::int64_t vocab,
                       double label_smoothing,

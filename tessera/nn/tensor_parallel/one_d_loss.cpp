@@ -11,6 +11,7 @@
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/linear.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn::one_d {
 namespace {
@@ -27,17 +28,31 @@ void by_rows(std::int64_t rows, Fn fn) {
 /// This rank's share of the logits of some rows: columns [first, first + V / ranks).
 class Share {
  public:
-  Share(at::Tensor logits_NV, const std::int64_t* labels, std::int64_t first, double smoothing)
-      : logits_(std::move(logits_NV)), labels_(labels), first_(first), smoothing_(smoothing) {}
+  Share(at::Tensor logits_NV, const at::Tensor& labels_N, std::int64_t first, double smoothing)
+      : logits_(std::move(logits_NV)),
+        on_host_(host_values(labels_N).contiguous()),
+        labels_(on_host_.const_data_ptr<std::int64_t>()),
+        first_(first),
+        smoothing_(smoothing) {
+    if (logits_.is_cpu()) return;
+    const at::Tensor columns = (labels_N - first_).unsqueeze(1);
+    own_N1_ = columns.ge(0).bitwise_and_(columns.lt(logits_.size(1)));
+    columns_N1_ = columns.clamp(0, logits_.size(1) - 1);
+    ignored_N1_ = labels_N.eq(ops::kIgnoreLabel).unsqueeze(1);
+  }
 
   /// Returns [4, N] fp64 for this share: the largest logit, the sum of exp(logit - largest), the
   /// label's logit (0 if another rank has it) and, for label smoothing, the sum of all logits. The
   /// logits become exp(logit - largest).
   at::Tensor measure() {
     const at::Tensor out = at::zeros({4, rows()}, logits_.options().dtype(at::kDouble));
-    double* const label_logit = out[2].data_ptr<double>();
-    for (std::int64_t n = 0; n < rows(); ++n) {
-      if (const float* logit = own_label(n)) label_logit[n] = *logit;
+    if (logits_.is_cpu()) {
+      double* const label_logit = out[2].data_ptr<double>();
+      for (std::int64_t n = 0; n < rows(); ++n) {
+        if (const float* logit = own_label(n)) label_logit[n] = *logit;
+      }
+    } else {
+      out[2].copy_(logits_.gather(1, columns_N1_).mul_(own_N1_).squeeze(1));
     }
     if (smoothing_ > 0) out[3].copy_(logits_.sum(1, /*keepdim=*/false, at::kDouble));
     ops::exp_rows_(logits_, out[0], out[1]);
@@ -54,7 +69,9 @@ class Share {
                               (1.0 - smoothing_) * all_R4N.select(1, 2).sum(0) -
                               smoothing_ / static_cast<double>(vocab) * all_R4N.select(1, 3).sum(0);
     factor_ = ((largest_ - most).exp() / total).to(at::kFloat).unsqueeze(1);
-    const double* loss = losses.const_data_ptr<double>();
+    // In this order on every device.
+    const at::Tensor of_rows = losses.cpu();
+    const double* loss = of_rows.const_data_ptr<double>();
     double sum = 0;
     for (std::int64_t n = 0; n < rows(); ++n)
       sum += labels_[n] == ops::kIgnoreLabel ? 0.0 : loss[n];
@@ -68,6 +85,12 @@ class Share {
       some.mul_(factor_.narrow(0, row, count));
       if (smoothing_ > 0) some.sub_(smoothing_ / static_cast<double>(vocab));
     });
+    if (!logits_.is_cpu()) {
+      logits_.masked_fill_(ignored_N1_, 0.0);
+      const at::Tensor less = own_N1_.to(at::kFloat) * static_cast<float>(1.0 - smoothing_);
+      logits_.scatter_add_(1, columns_N1_, less.neg_());
+      return;
+    }
     for (std::int64_t n = 0; n < rows(); ++n) {
       if (labels_[n] == ops::kIgnoreLabel) {
         std::memset(row(n), 0, static_cast<std::size_t>(logits_.size(1)) * sizeof(float));
@@ -86,7 +109,9 @@ class Share {
   }
 
   at::Tensor logits_;
+  at::Tensor on_host_;  ///< the labels
   const std::int64_t* labels_;
+  at::Tensor columns_N1_, own_N1_, ignored_N1_;  ///< of labels on a device
   std::int64_t first_;
   double smoothing_;
   at::Tensor largest_, factor_;
@@ -103,7 +128,7 @@ void post_shape_of_measures(std::int64_t rows, const comm::Group& group, StepCon
 }
 
 double cross_entropy_(const at::Tensor& logits_NV,
-                      const std::int64_t* labels_N,
+                      const at::Tensor& labels_N,
                       std::int64_t first,
                       std::int64_t vocab,
                       double label_smoothing,
@@ -147,7 +172,7 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
     const at::Tensor logits = ops::linear(x_NC.narrow(0, row, rows), weight, bias_V, at::kFloat),
                      slope = ops::soft_cap_(logits, softcap, want_grad);
     loss_sum += cross_entropy_(logits,
-                               labels.const_data_ptr<std::int64_t>() + row,
+                               labels.narrow(0, row, rows),
                                info.held().begin.front(),
                                V,
                                label_smoothing,

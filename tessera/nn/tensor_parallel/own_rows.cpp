@@ -6,13 +6,14 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 namespace {
 
 void check_ids(const at::Tensor& ids, std::int64_t V) {
   if (ids.numel() == 0 || ids.is_meta()) return;
-  const auto [least, most] = at::aminmax(ids);
+  const auto [least, most] = at::aminmax(host_values(ids));
   const std::int64_t low = least.item<std::int64_t>(), high = most.item<std::int64_t>();
   TESSERA_REQUIRE(
       low >= 0 && high < V,

@@ -8,6 +8,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/aten/backend.h"
 #include "tessera/ops/aten/philox.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops::aten {
 namespace {
@@ -37,9 +38,10 @@ at::Tensor placed_scores(at::Tensor scores, const AttentionArgs& args) {
   const at::Tensor query = at::arange(T, whole).view({T, 1}) + args.query_offset,
                    key = at::arange(S, whole);
   if (!args.alibi.empty()) {
-    const at::Tensor slopes = at::tensor(args.alibi, at::kDouble)
-                                  .narrow(0, args.first_head, scores.size(1))
-                                  .to(scores.device(), at::kFloat);
+    const at::Tensor slopes = on_device(at::tensor(args.alibi, at::kDouble)
+                                            .narrow(0, args.first_head, scores.size(1))
+                                            .to(at::kFloat),
+                                        scores.device());
     scores = scores + slopes.view({-1, 1, 1}) * (key - query).to(at::kFloat);
   }
   if (args.causal) scores = scores.masked_fill(key > query, -INFINITY);
@@ -172,7 +174,7 @@ at::Tensor AtenBackend::paged_attention(const at::Tensor& q_BH1K,
   for (std::int64_t b = 0; b < q_BH1K.size(0); ++b) {
     const std::int64_t length = lengths[b];
     const at::Tensor used =
-        table_BW[b].narrow(0, 0, (length + N - 1) / N).to(pages.keys_PGNK.device());
+        on_device(table_BW[b].narrow(0, 0, (length + N - 1) / N), pages.keys_PGNK.device());
     const auto gathered = [&](const at::Tensor& of_PGNK, const at::Tensor& scales_PGN) {
       at::Tensor x = of_PGNK.index_select(0, used);
       if (scales_PGN.defined())

@@ -6,6 +6,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/aten/backend.h"
 #include "tessera/ops/aten/philox.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops::aten {
 namespace {
@@ -15,7 +16,7 @@ at::Tensor numbers_of(const at::Tensor& x, const DropoutKey& key) {
   const DropoutRuns runs = dropout_runs(x, key);
   at::Tensor place = at::arange(runs.each, x.options().dtype(at::kLong));
   if (!key.parts.empty()) {
-    const at::Tensor part = at::tensor(key.parts, at::kLong).to(x.device());
+    const at::Tensor part = on_device(at::tensor(key.parts, at::kLong), x.device());
     place = place.remainder(runs.length) + part.repeat_interleave(runs.length) * runs.length;
   }
   if (key.columns > 1) {

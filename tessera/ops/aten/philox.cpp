@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/ops/arguments.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops::aten {
 namespace {
@@ -57,7 +58,7 @@ at::Tensor kept_elements(const at::Tensor& elements,
 at::Tensor sample_numbers(const DropoutKey& key, std::int64_t dims, at::Device device) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(dims), 1);
   sizes[0] = static_cast<std::int64_t>(key.sample_ids.size());
-  return at::tensor(key.sample_ids, at::kLong).to(device).view(sizes);
+  return on_device(at::tensor(key.sample_ids, at::kLong), device).view(sizes);
 }
 
 at::Tensor drop(const at::Tensor& x, const at::Tensor& kept, const DropoutKey& key) {

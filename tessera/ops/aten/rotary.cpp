@@ -4,13 +4,14 @@
 #include <ATen/ATen.h>
 
 #include "tessera/ops/aten/backend.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops::aten {
 
 void AtenBackend::rotary_table(const at::Tensor& positions_BT,
                                const std::vector<double>& frequencies,
                                const RotaryTable& table) const {
-  const at::Tensor turns = at::tensor(frequencies, at::kDouble).to(positions_BT.device());
+  const at::Tensor turns = on_device(at::tensor(frequencies, at::kDouble), positions_BT.device());
   const at::Tensor angles = positions_BT.to(at::kDouble).unsqueeze(2) * turns;
   table.cosine_BTP.copy_(angles.cos());
   table.sine_BTP.copy_(angles.sin());

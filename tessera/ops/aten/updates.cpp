@@ -60,12 +60,13 @@ at::Tensor decay_into(const at::Tensor& values, double keep, const at::Tensor& f
   return values.copy_(values * f32(keep) + fresh);
 }
 
-/// Writes sums of squares over chunks to host memory.
+/// Writes sums of squares over chunks to host memory; if that is pinned, the copy may end later.
 void put_square_sums(const at::Tensor& x, std::int64_t chunk, double* sums) {
   const std::int64_t chunks = (x.numel() + chunk - 1) / chunk;
   at::Tensor squares = at::zeros({chunks * chunk}, x.options().dtype(at::kDouble));
   squares.narrow(0, 0, x.numel()).copy_(x.to(at::kDouble).square());
-  memory_of(sums, {chunks}, at::kDouble).copy_(squares.view({chunks, chunk}).sum(1));
+  memory_of(sums, {chunks}, at::kDouble)
+      .copy_(squares.view({chunks, chunk}).sum(1), /*non_blocking=*/true);
 }
 
 at::Tensor lamb_direction(const LambStep& s,

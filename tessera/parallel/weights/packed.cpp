@@ -5,7 +5,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/parallel/weights/coming.h"
-#include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
 namespace {
@@ -14,11 +13,6 @@ class Packed final : public ComingWeights {
  public:
   explicit Packed(const WeightPlace& place)
       : ComingWeights(place.world, place.layout.numel(), place.dtype) {
-    TESSERA_REQUIRE(device_of(place.world).is_cpu(),
-                    Unsupported,
-                    "weights in four or eight bits are memory of the host only, and the model is "
-                    "on a device",
-                    "remove adapter.quantize_base");
     packed_ = std::make_unique<PackedWeights>(place.layout, place.packing);
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small model on a device whose memory the host must not access: layers, their backward and their
 // loss use only the kernels of the tensors' device.
-#include "devices/guarded_device.h"
+#include "devices/simulated_gpu.h"
 
 #include <memory>
 #include <thread>
@@ -21,8 +21,8 @@
 namespace tessera::nn {
 namespace {
 
-using test::guarded_device;
 using test::relative_error;
+using test::simulated_gpu;
 using test::TestParam;
 
 at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
@@ -82,8 +82,8 @@ class Model {
   std::vector<std::unique_ptr<TestParam>> params_;
 };
 
-TEST(GuardedDevice, EndsAProcessThatReadsItsMemoryFromTheHost) {
-  const at::Tensor x = at::ones({3}).to(guarded_device());
+TEST(SimulatedGpu, EndsAProcessThatReadsItsMemoryFromTheHost) {
+  const at::Tensor x = at::ones({3}).to(simulated_gpu());
   EXPECT_EQ(x.sum().item<float>(), 3.0F);
   EXPECT_DEATH(
       {
@@ -93,9 +93,9 @@ TEST(GuardedDevice, EndsAProcessThatReadsItsMemoryFromTheHost) {
       "");
 }
 
-TEST(GuardedDevice, GivesTheLossAndGradientsOfTheCpuWithoutAHostAccess) {
+TEST(SimulatedGpu, GivesTheLossAndGradientsOfTheCpuWithoutAHostAccess) {
   const at::Tensor ids = at::arange(18).view({2, 9}) * 2, labels = at::arange(18).view({2, 9}) + 20;
-  Model ours(guarded_device()), reference(at::kCPU);
+  Model ours(simulated_gpu()), reference(at::kCPU);
 
   const double loss = ours.step(ids, labels), expected = reference.step(ids, labels);
 
@@ -124,10 +124,10 @@ struct ProbeNode : torch::autograd::Function<ProbeNode> {
   }
 };
 
-TEST(GuardedDevice, RunsBackwardOnAThreadOfItsOwnWithTheLedgerOfTheRank) {
+TEST(SimulatedGpu, RunsBackwardOnAThreadOfItsOwnWithTheLedgerOfTheRank) {
   memory::Ledger ledger;
   const memory::ScopedLedger scope(ledger);
-  const at::Tensor x = at::ones({3}).to(guarded_device()).requires_grad_();
+  const at::Tensor x = at::ones({3}).to(simulated_gpu()).requires_grad_();
   ProbeNode::Seen seen;
 
   detail::apply<ProbeNode>(x, &seen).sum().backward();

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "devices/guarded_memory.h"
+
+#include <cstdlib>
+#include <iterator>
+#include <stdexcept>
+
+#include <sys/mman.h>
+
+namespace tessera::test {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+}  // namespace
+
+void* GuardedMemory::allocate(std::size_t bytes) {
+  const std::size_t mapped = (bytes + kPage - 1) / kPage * kPage;
+  if (mapped == 0) return nullptr;
+  void* const at = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) throw std::runtime_error("no memory for a simulated device");
+  const std::lock_guard lock(mutex_);
+  blocks_[static_cast<std::byte*>(at)] = {bytes, mapped, 0};
+  return at;
+}
+
+void GuardedMemory::release(void* at) {
+  if (at == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  const auto block = blocks_.find(static_cast<std::byte*>(at));
+  munmap(at, block->second.mapped);
+  blocks_.erase(block);
+}
+
+std::size_t GuardedMemory::bytes_at(const void* at) {
+  const std::lock_guard lock(mutex_);
+  const auto block = blocks_.find(static_cast<std::byte*>(const_cast<void*>(at)));
+  return block == blocks_.end() ? 0 : block->second.bytes;
+}
+
+GuardedMemory::Open::Open(GuardedMemory& memory, void* at)
+    : memory_(memory), at_(static_cast<std::byte*>(at)) {
+  memory_.open(at_, 1);
+}
+
+GuardedMemory::Open::~Open() {
+  memory_.open(at_, -1);
+}
+
+// A tensor may begin anywhere in its block.
+void GuardedMemory::open(std::byte* at, int change) {
+  if (at == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  const auto block = std::prev(blocks_.upper_bound(at));
+  if (at >= block->first + block->second.mapped) std::abort();
+  block->second.opened += change;
+  const int access = block->second.opened > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+  if (mprotect(block->first, block->second.mapped, access) != 0) std::abort();
+}
+
+}  // namespace tessera::test

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that the process may access only while it is opened.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+namespace tessera::test {
+
+/// Pages that raise SIGSEGV outside of a GuardedMemory::Open. Threads: any.
+class GuardedMemory {
+ public:
+  /// Returns nullptr for 0 bytes.
+  void* allocate(std::size_t bytes);
+  void release(void* at);
+  /// The bytes that were asked for, at an address that allocate() returned.
+  [[nodiscard]] std::size_t bytes_at(const void* at);
+
+  /// While it exists, the block that contains `at` may be accessed; nullptr opens nothing.
+  class Open {
+   public:
+    Open(GuardedMemory& memory, void* at);
+    ~Open();
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+
+   private:
+    GuardedMemory& memory_;
+    std::byte* at_;
+  };
+
+ private:
+  struct Block {
+    std::size_t bytes = 0, mapped = 0;
+    int opened = 0;  ///< number of existing Opens
+  };
+  void open(std::byte* at, int change);
+
+  std::mutex mutex_;
+  std::map<std::byte*, Block> blocks_;
+};
+
+}  // namespace tessera::test

@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "devices/simulated_gpu.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "devices/guarded_memory.h"
+#include "devices/order_checker.h"
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+namespace tessera::test {
+namespace {
+
+constexpr auto kType = c10::DeviceType::PrivateUse1;
+constexpr int kMostStreams = 1000;  // of a device
+
+thread_local int current_device = 0;
+thread_local std::array<int, kSimulatedGpus> current_streams{};
+/// True while the thread computes an operation of a device on the CPU: its copies are no work of
+/// the device.
+thread_local bool computing = false;
+
+/// Numbers for the checker.
+int number_of(int device, int stream) {
+  return device * kMostStreams + stream;
+}
+int number_of(const c10::Stream& stream) {
+  return number_of(stream.device_index(), static_cast<int>(stream.id()));
+}
+int current_stream(int device) {
+  return number_of(device, current_streams[static_cast<std::size_t>(device)]);
+}
+int host_of(int device) {
+  return -1 - device;
+}
+
+/// A copy between a device and pinned memory that the host does not know to be complete.
+struct Flight {
+  int host = 0;
+  StreamClock work;
+  std::byte* pinned = nullptr;
+  std::vector<std::byte> bytes;
+  bool to_host = false;
+};
+
+/// The state that all simulated devices share. It is never destroyed: tensors of static objects are
+/// freed after it would be.
+struct Machine {
+  std::recursive_mutex mutex;
+  GuardedMemory memory;
+  OrderChecker order;
+  SimulatedWork work;
+  std::vector<std::string> violations;
+  struct Owner {
+    int stream = 0;
+    std::vector<int> used;  ///< streams of record_stream()
+  };
+  std::map<const void*, Owner> owners;
+  std::map<const std::byte*, std::size_t> pinned;
+  std::vector<Flight> flights;
+
+  [[nodiscard]] bool is_pinned(const void* data) const {
+    const auto* const at = static_cast<const std::byte*>(data);
+    auto block = pinned.upper_bound(at);
+    if (block == pinned.begin()) return false;
+    --block;
+    return at < block->first + block->second;
+  }
+  void land(const Flight& flight) {
+    if (flight.to_host) {
+      std::memcpy(flight.pinned, flight.bytes.data(), flight.bytes.size());
+    } else if (std::memcmp(flight.pinned, flight.bytes.data(), flight.bytes.size()) != 0) {
+      violations.emplace_back("the host changed pinned memory while it was copied to the device");
+    }
+  }
+  /// The host of a device waits for work.
+  void synchronize(int host, const StreamClock& until) {
+    ++work.host_waits;
+    order.wait(host, until);
+    std::erase_if(flights, [&](const Flight& flight) {
+      if (flight.host != host || !order.knows(host, flight.work)) return false;
+      land(flight);
+      return true;
+    });
+  }
+};
+
+Machine& machine() {
+  static auto* const machine = new Machine;
+  return *machine;
+}
+
+OrderChecker::Range range_of(const at::Tensor& x) {
+  std::int64_t last = 0;
+  for (std::int64_t dim = 0; dim < x.dim(); ++dim)
+    last += (x.size(dim) - 1) * x.stride(dim);
+  return {static_cast<const std::byte*>(x.const_data_ptr()),
+          static_cast<std::size_t>((last + 1) * static_cast<std::int64_t>(x.element_size()))};
+}
+
+std::vector<OrderChecker::Range> ranges_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<OrderChecker::Range> out;
+  for (const at::Tensor& x : tensors) {
+    if (x.defined() && x.device().type() == kType && x.numel() > 0) out.push_back(range_of(x));
+  }
+  return out;
+}
+
+void access(int device,
+            const std::string& what,
+            const std::vector<at::Tensor>& reads,
+            const std::vector<at::Tensor>& writes) {
+  const std::lock_guard lock(machine().mutex);
+  ++machine().work.operations;
+  machine().order.access(
+      current_stream(device), host_of(device), what, ranges_of(reads), ranges_of(writes));
+}
+
+struct DeviceAllocator final : c10::Allocator {
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* const at = machine().memory.allocate(bytes);
+    const std::lock_guard lock(machine().mutex);
+    if (at != nullptr) machine().owners[at] = {current_stream(current_device), {}};
+    return {at, at, &release, c10::Device(kType, static_cast<c10::DeviceIndex>(current_device))};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) const override {
+    TORCH_CHECK(false, "a simulated device clones no storage");
+  }
+  static void release(void* at) {
+    if (at == nullptr) return;
+    Machine& all = machine();
+    const std::lock_guard lock(all.mutex);
+    const Machine::Owner& owner = all.owners.at(at);
+    all.order.free({static_cast<const std::byte*>(at), all.memory.bytes_at(at)},
+                   owner.stream,
+                   host_of(owner.stream / kMostStreams),
+                   owner.used);
+    all.owners.erase(at);
+    all.memory.release(at);
+  }
+};
+
+struct PinnedAllocator final : c10::Allocator {
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* const at = std::malloc(bytes == 0 ? 1 : bytes);
+    const std::lock_guard lock(machine().mutex);
+    machine().pinned[static_cast<std::byte*>(at)] = bytes;
+    return {at, at, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+  /// Memory that is still being copied is given out again only after its copies are complete.
+  static void release(void* at) {
+    Machine& all = machine();
+    const std::lock_guard lock(all.mutex);
+    const auto block = all.pinned.find(static_cast<std::byte*>(at));
+    const std::byte* const end = block->first + block->second;
+    std::erase_if(all.flights, [&](const Flight& flight) {
+      if (flight.pinned < block->first || flight.pinned >= end) return false;
+      if (!flight.to_host) all.land(flight);
+      return true;
+    });
+    all.pinned.erase(block);
+    std::free(at);
+  }
+};
+
+c10::Allocator* allocator() {
+  static auto* const allocator = new DeviceAllocator;
+  return allocator;
+}
+
+struct SimulatedHooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex /*index*/) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kSimulatedGpus; }
+  bool isPinnedPtr(const void* data) const override {
+    const std::lock_guard lock(machine().mutex);
+    return machine().is_pinned(data);
+  }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    static auto* const allocator = new PinnedAllocator;
+    return allocator;
+  }
+};
+
+struct SimulatedGuard final : c10::impl::NoOpDeviceGuardImpl<kType> {
+  static c10::Device device(int index) { return {kType, static_cast<c10::DeviceIndex>(index)}; }
+  static c10::Stream stream(c10::Device device, int id) {
+    return c10::Stream(c10::Stream::UNSAFE, device, id);
+  }
+  static c10::Device resolved(c10::Device device) {
+    return device.has_index() ? device : SimulatedGuard::device(current_device);
+  }
+  static c10::Stream fresh(c10::Device of) {
+    static std::atomic<int> next{1};
+    return stream(resolved(of), next++ % kMostStreams);
+  }
+
+  c10::Device exchangeDevice(c10::Device to) const override {
+    return device(std::exchange(current_device, to.index()));
+  }
+  c10::Device getDevice() const override { return device(current_device); }
+  void setDevice(c10::Device to) const override { current_device = to.index(); }
+  void uncheckedSetDevice(c10::Device to) const noexcept override { current_device = to.index(); }
+  c10::DeviceIndex deviceCount() const noexcept override { return kSimulatedGpus; }
+
+  c10::Stream getStream(c10::Device of) const noexcept override {
+    const c10::Device at = resolved(of);
+    return stream(at, current_streams[static_cast<std::size_t>(at.index())]);
+  }
+  c10::Stream getDefaultStream(c10::Device of) const override { return stream(resolved(of), 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device of, bool /*high*/) const override {
+    return fresh(of);
+  }
+  c10::Stream getNewStream(c10::Device of, int /*priority*/) const override { return fresh(of); }
+  c10::Stream exchangeStream(c10::Stream to) const noexcept override {
+    int& current = current_streams[static_cast<std::size_t>(to.device_index())];
+    return stream(to.device(), std::exchange(current, static_cast<int>(to.id())));
+  }
+
+  void* getStreamNativeHandle(const c10::Stream of) const override {
+    return reinterpret_cast<void*>(static_cast<std::intptr_t>(number_of(of) + 1));
+  }
+
+  void record(void** event,
+              const c10::Stream& on,
+              const c10::DeviceIndex /*index*/,
+              const c10::EventFlag /*flag*/) const override {
+    const std::lock_guard lock(machine().mutex);
+    if (*event == nullptr) *event = new StreamClock;
+    auto& work = *static_cast<StreamClock*>(*event);
+    work = machine().order.record(number_of(on));
+    // Work that the host launches later cannot precede what the host knew at this point.
+    for (const auto& [stream, number] : machine().order.record(host_of(on.device_index())))
+      work[stream] = std::max(work[stream], number);
+  }
+  void block(void* event, const c10::Stream& waiting) const override {
+    const std::lock_guard lock(machine().mutex);
+    machine().order.wait(number_of(waiting), *static_cast<StreamClock*>(event));
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex /*index*/) const noexcept override {
+    delete static_cast<StreamClock*>(event);
+  }
+  // Work is never found to be complete without a wait: a program that asks must wait at last.
+  bool queryEvent(void* event) const override { return event == nullptr; }
+  bool queryStream(const c10::Stream& /*stream*/) const override { return false; }
+  void synchronizeStream(const c10::Stream& of) const override {
+    const std::lock_guard lock(machine().mutex);
+    machine().synchronize(host_of(of.device_index()), machine().order.record(number_of(of)));
+  }
+  void synchronizeEvent(void* event) const override {
+    const std::lock_guard lock(machine().mutex);
+    machine().synchronize(host_of(current_device), *static_cast<StreamClock*>(event));
+  }
+  void synchronizeDevice(const c10::DeviceIndex of) const override {
+    const std::lock_guard lock(machine().mutex);
+    StreamClock all;
+    for (int id = 0; id < kMostStreams; ++id) {
+      for (const auto& [stream, number] : machine().order.record(number_of(of, id)))
+        all[stream] = std::max(all[stream], number);
+    }
+    machine().synchronize(host_of(of), all);
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& on) const override {
+    const std::lock_guard lock(machine().mutex);
+    const auto owner = machine().owners.find(data.get());
+    if (owner != machine().owners.end()) owner->second.used.push_back(number_of(on));
+  }
+};
+
+/// The device of new tensors.
+c10::Device chosen(std::optional<at::Device> device) {
+  return SimulatedGuard::resolved(device.value_or(c10::Device(kType)));
+}
+
+at::Tensor empty(at::IntArrayRef sizes,
+                 std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout> /*layout*/,
+                 std::optional<at::Device> device,
+                 std::optional<bool> /*pinned*/,
+                 std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(chosen(device));
+  return at::detail::empty_generic(sizes,
+                                   allocator(),
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   dtype.value_or(at::kFloat),
+                                   format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes,
+                         at::IntArrayRef strides,
+                         std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> /*layout*/,
+                         std::optional<at::Device> device,
+                         std::optional<bool> /*pinned*/) {
+  const c10::DeviceGuard guard(chosen(device));
+  return at::detail::empty_strided_generic(sizes,
+                                           strides,
+                                           allocator(),
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                           dtype.value_or(at::kFloat));
+}
+
+/// Opens the memory of a tensor if it is on a device.
+class Opened {
+ public:
+  explicit Opened(const at::Tensor& x)
+      : open_(machine().memory, x.device().type() == kType ? x.data_ptr() : nullptr) {}
+
+ private:
+  GuardedMemory::Open open_;
+};
+
+/// The same memory as a tensor of the CPU, to be touched while it is opened.
+at::Tensor on_host(const at::Tensor& x) {
+  if (x.device().is_cpu()) return x;
+  return at::for_blob(x.data_ptr(), x.sizes())
+      .strides(x.strides())
+      .options(at::device(at::kCPU).dtype(x.scalar_type()))
+      .target_device(at::kCPU)
+      .make_tensor();
+}
+
+void move_values(const at::Tensor& from, const at::Tensor& to) {
+  const Opened source(from), destination(to);
+  on_host(to).copy_(on_host(from));
+}
+
+/// The host waits for a copy, or the copy flies on if the host's memory is pinned.
+void end_copy(const at::Tensor& on_device, const at::Tensor& host, bool to_host, bool may_fly) {
+  Machine& all = machine();
+  const int device = on_device.device().index();
+  const std::lock_guard lock(all.mutex);
+  const StreamClock now = all.order.record(current_stream(device));
+  const bool pinned = all.is_pinned(host.const_data_ptr());
+  if (!may_fly || !pinned || !host.is_contiguous()) {
+    if (!pinned) ++all.work.pageable_copies;
+    return all.synchronize(host_of(device), now);
+  }
+  auto* const at = static_cast<std::byte*>(host.data_ptr());
+  all.flights.push_back({host_of(device), now, at, {at, at + host.nbytes()}, to_host});
+  if (to_host) std::memset(at, 0xff, host.nbytes());
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  if (to.numel() == 0) return to;
+  if (computing) {
+    move_values(from, to);
+    return to;
+  }
+  const bool up = from.device().is_cpu(), down = to.device().is_cpu();
+  const int device = (up ? to : from).device().index();
+  TORCH_CHECK(up || down || to.device() == from.device(), "simulated devices have no links");
+  access(device, up ? "a copy to the device" : down ? "a copy to the host" : "copy_", {from}, {to});
+  move_values(from, to);
+  if (up || down) end_copy(up ? to : from, up ? from : to, down, non_blocking);
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) {
+    TORCH_CHECK(to.numel() == 0, "a simulated device resizes none but empty tensors");
+    at::native::resize_(to, from.sizes());
+  }
+  return copy_from(from, to, false);
+}
+
+void collect(const c10::IValue& value, std::vector<at::Tensor>& out) {
+  if (value.isTensor()) {
+    out.push_back(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& x : value.toTensorVector())
+      out.push_back(x);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& x : value.toOptionalTensorVector()) {
+      if (x) out.push_back(*x);
+    }
+  }
+}
+
+/// True if the size or value of the result must be known to the host.
+bool makes_the_host_wait(std::string_view name, const std::vector<at::Tensor>& reads) {
+  static const std::set<std::string_view> kWaits = {"aten::_local_scalar_dense",
+                                                    "aten::nonzero",
+                                                    "aten::masked_select",
+                                                    "aten::equal",
+                                                    "aten::is_nonzero",
+                                                    "aten::unique_dim",
+                                                    "aten::_unique2",
+                                                    "aten::repeat_interleave.Tensor"};
+  if (kWaits.contains(name)) return true;
+  // An index by a mask has as many elements as the mask has ones.
+  return name == "aten::index" && std::any_of(reads.begin(), reads.end(), [](const auto& x) {
+           return x.defined() && x.scalar_type() == at::kBool;
+         });
+}
+
+void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  std::vector<at::Tensor> reads, writes;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto* const alias = arguments[i].alias_info();
+    collect((*stack)[stack->size() - arguments.size() + i],
+            alias != nullptr && alias->isWrite() ? writes : reads);
+  }
+  int device = current_device;
+  for (const auto* const all : {&writes, &reads}) {
+    for (const at::Tensor& x : *all) {
+      if (x.defined() && x.device().type() == kType) device = x.device().index();
+    }
+  }
+  const std::string& name = op.schema().name();
+  access(device, name, reads, writes);
+  const bool waits = makes_the_host_wait(name, reads);
+  {
+    const c10::DeviceGuard guard(SimulatedGuard::device(device));
+    const bool before = std::exchange(computing, true);
+    struct Restore {
+      bool before;
+      ~Restore() { computing = before; }
+    } const restore{before};
+    at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+  }
+  std::vector<at::Tensor> results;
+  const std::size_t returns = op.schema().returns().size();
+  for (std::size_t i = 0; i < returns; ++i)
+    collect((*stack)[stack->size() - returns + i], results);
+  access(device, name, {}, results);
+  if (!waits) return;
+  const std::lock_guard lock(machine().mutex);
+  machine().synchronize(host_of(device), machine().order.record(current_stream(device)));
+}
+
+void record_stream(at::Tensor& x, c10::Stream stream) {
+  SimulatedGuard().recordDataPtrOnStream(x.storage().data_ptr(), stream);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("resize_", TORCH_FN(at::native::resize_));
+  m.impl("record_stream", TORCH_FN(record_stream));
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+}
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
+}
+C10_REGISTER_GUARD_IMPL(PrivateUse1, SimulatedGuard)
+
+const bool kRegistered = [] {
+  c10::register_privateuse1_backend("simulated");
+  at::RegisterPrivateUse1HooksInterface(new SimulatedHooks);
+  c10::SetAllocator(kType, allocator());
+  return true;
+}();
+
+}  // namespace
+
+std::vector<std::string> take_violations() {
+  const std::lock_guard lock(machine().mutex);
+  std::vector<std::string> out = machine().order.take_violations();
+  for (std::string& violation : std::exchange(machine().violations, {}))
+    out.push_back(std::move(violation));
+  return out;
+}
+
+SimulatedWork simulated_work() {
+  const std::lock_guard lock(machine().mutex);
+  return machine().work;
+}
+
+void on_simulated_stream(void* stream,
+                         const std::string& what,
+                         const std::vector<Bytes>& reads,
+                         const std::vector<Bytes>& writes) {
+  const auto number = static_cast<int>(reinterpret_cast<std::intptr_t>(stream)) - 1;
+  const auto ranges = [](const std::vector<Bytes>& all) {
+    std::vector<OrderChecker::Range> out;
+    for (const Bytes& one : all)
+      out.push_back({static_cast<const std::byte*>(one.data), one.bytes});
+    return out;
+  };
+  const std::lock_guard lock(machine().mutex);
+  ++machine().work.operations;
+  machine().order.access(
+      number, host_of(number / kMostStreams), what, ranges(reads), ranges(writes));
+}
+
+void copy_there(void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const GuardedMemory::Open source(machine().memory, const_cast<void*>(from)),
+      destination(machine().memory, to);
+  std::memmove(to, from, bytes);
+}
+
+at::Device simulated_gpu(int index) {
+  TORCH_CHECK(kRegistered && index >= 0 && index < kSimulatedGpus);
+  return SimulatedGuard::device(index);
+}
+
+}  // namespace tessera::test

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan for a GPU refuses, on hosts with and without one.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string problems_of(const std::string& device, const std::string& keys) {
+  try {
+    (void)make_plan(json::parse(R"({"data": {"train": "a.txt"}, "train_batch_size": 8,
+                                    "run": {"device": ")" +
+                                    device + "\"}" + keys + "}",
+                                "c.json"),
+                    2,
+                    "c.json");
+  } catch (const Error& error) {
+    return error.text();
+  }
+  return "";
+}
+
+TEST(DeviceOfAPlan, RefusesWhatIsBuiltForTheHostOnly) {
+  struct Case {
+    const char *keys, *key;
+  };
+  for (const auto& [keys, key] :
+       {Case{R"(, "optimizer": {"type": "Adafactor"})", "optimizer.type"},
+        Case{R"(, "optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 2}})",
+             "optimizer.type"},
+        Case{R"(, "zero_optimization": {"stage": 3, "zero_quantized_weights": true})",
+             "zero_optimization.zero_quantized_weights"},
+        Case{R"(, "zero_optimization": {"stage": 3, "zero_quantized_nontrainable_weights": true})",
+             "zero_optimization.zero_quantized_nontrainable_weights"},
+        Case{R"(, "communication_data_type": "int8")", "communication_data_type"},
+        Case{R"(, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}})",
+             "zero_optimization.offload_optimizer.device"}}) {
+    EXPECT_THAT(problems_of("cuda", keys),
+                AllOf(HasSubstr(key), HasSubstr("not built yet on the device \"cuda\"")));
+    EXPECT_EQ(problems_of("cpu", keys), "") << keys;
+  }
+}
+
+TEST(DeviceOfAPlan, AllowsWhatRunsOnAnyDevice) {
+  for (const char* const keys :
+       {"",
+        R"(, "optimizer": {"type": "Muon"}, "trainer": {"ema": {"decay": 0.9}})",
+        R"(, "optimizer": {"type": "AdamW8bit"})",
+        R"(, "adapter": {"type": "lora", "quantize_base": "nf4"})",
+        R"(, "parallel": {"tensor": 2})",
+        R"(, "parallel": {"context": 2})"})
+    EXPECT_EQ(problems_of("cuda:0,1", keys), "") << keys;
+}
+
+TEST(DeviceOfAPlan, HasAKnownName) {
+  EXPECT_THAT(problems_of("gpu", ""), AllOf(HasSubstr("run.device"), HasSubstr("gpu")));
+}
+
+}  // namespace
+}  // namespace tessera::planner
