@@ -325,6 +325,29 @@ class Modules(unittest.TestCase):
             with self.assertRaisesRegex(tessera.ConfigError, "the batch has 4 samples"):
                 engine.step({"x": torch.ones(4, 2)})
 
+    def test_another_torch_is_named(self):
+        from unittest import mock
+
+        from tessera import _native
+
+        with mock.patch.object(_native, "_loaded", None), mock.patch("torch.__version__", "2.10.1+cpu"):
+            with self.assertRaisesRegex(tessera.SystemFailure, r"torch is 2\.10\.1.*2\.11"):
+                tessera.initialize([torch.nn.Linear(4, 4)], config())
+
+    @unittest.skipIf(transformers is None, "transformers is not installed")
+    def test_frozen_parameters_stay_and_are_no_hindrance_to_a_cut(self):
+        expected = None
+        for stage in (0, 3):
+            model = gpt2()
+            for name, param in model.named_parameters():
+                param.requires_grad = "wpe" not in name and "h.0." not in name
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            losses = self.losses(model, config(stage))
+            expected = expected or losses
+            self.assertEqual(losses, expected)
+            for name, param in model.named_parameters():
+                self.assertEqual(torch.equal(param, before[name]), not param.requires_grad, name)
+
     def test_nothing_is_forked_and_the_allocator_stays(self):
         before = threading.active_count()
         with tessera.initialize([torch.nn.Linear(4, 4)], config(), loss=lambda out, b: out.mean()):

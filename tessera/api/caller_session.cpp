@@ -200,8 +200,12 @@ CallerSession::CallerSession(const CallerRequest& request) {
   for (const std::string& change : request.changes)
     config::apply_override(written, change);
   refuse_idle(written, request.name);
-  written["data"]["train"] = json::Value::string("the program's own data");  // nothing opens it
-  if (request.validation) evaluate_all(written, *request.validation);
+  // What the program brings has no file; nothing opens these.
+  written["data"]["train"] = json::Value::string("the program's own data");
+  if (request.validation) {
+    written["data"]["validation"] = json::Value::string("the program's own data");
+    evaluate_all(written, *request.validation);
+  }
   // The caller's own loop determines the order of what it gives.
   if (!request.size) written["data"]["shuffle"] = json::Value::boolean(false);
   const planner::Plan plan = planner::make_plan(
