@@ -486,7 +486,16 @@ class Engine:
                 "give the global batch, the same on every rank, or a list of this rank's micro-batches",
             )
 
-    def train(self, on_step: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    def train(self, mode: bool = True) -> Engine:
+        """Sets the mode of the module, as module.train() does; initialize() has set it to training."""
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> Engine:
+        """Sets the module to evaluation."""
+        return self.train(False)
+
+    def fit(self, on_step: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
         """Trains on the dataset to the last step; ``on_step`` is called with the report of each. Returns the last one."""
         while not self.done:
             self.step()

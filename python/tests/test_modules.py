@@ -267,9 +267,9 @@ class Modules(unittest.TestCase):
         batches = [batch_of(step) for step in range(10)]
         samples = [{key: value[row] for key, value in batch.items()} for batch in batches for row in range(8)]
         seen = []
-        with tessera.initialize(gpt2(), config(), dataset=samples, validation=samples[:6]) as engine:
+        with tessera.initialize(gpt2(), config(stage=3), dataset=samples, validation=samples[:6]) as engine:
             before = engine.evaluate()
-            engine.train(on_step=seen.append)
+            engine.fit(on_step=seen.append)
             after = engine.evaluate()
             folder = engine.save(self.box / "saved")
             weights = engine.state_dict()

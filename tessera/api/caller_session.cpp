@@ -172,17 +172,19 @@ void share_first_weights(const CallerModel& model, comm::World& world) {
   }
 }
 
-/// Reads the first weights from the caller's tensors.
-parallel::FillRange weights_of(const CallerModel& model) {
-  std::map<std::string, at::Tensor> values;
-  for (const CallerBlockSpec& block : model.blocks) {
+/// Reads the first weights from the caller's tensors, which may be dropped afterwards.
+parallel::FillRange weights_of(const std::shared_ptr<const CallerModel>& model) {
+  std::map<std::string, const CallerParam*> params;
+  for (const CallerBlockSpec& block : model->blocks) {
     for (const CallerParam& param : block.params)
-      values[param.name] = param.value.detach().reshape({-1});
+      params[param.name] = &param;
   }
-  return [values = std::move(values)](
+  return [model, params = std::move(params)](
              const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    const at::Tensor& value = params.at(info.name)->value;
+    TESSERA_ASSERT(value.defined());
     at::from_blob(out, {end - begin}, at::kFloat)
-        .copy_(values.at(info.name).narrow(0, begin, end - begin));
+        .copy_(value.detach().reshape({-1}).narrow(0, begin, end - begin));
   };
 }
 
@@ -255,7 +257,7 @@ void CallerSession::start(const CallerRequest& request) {
       "give all of them the same parallel section");
   share_first_weights(*request.model, world);
   engine_ = std::make_unique<engine::Engine>(
-      engine::with_first_weights(*plan_, weights_of(*request.model)), world, data_);
+      engine::with_first_weights(*plan_, weights_of(request.model)), world, data_);
   if (resume.checkpoint) {
     engine_->load(*resume.opened);
   } else {

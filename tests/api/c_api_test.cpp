@@ -3,6 +3,7 @@
 // descent, its errors come back, and its checkpoints have its own names.
 #include "tessera/c_api.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -91,6 +92,12 @@ class Caller {
 
   [[nodiscard]] at::Tensor weight(int block) const {
     return weights_[static_cast<std::size_t>(block)];
+  }
+  /// True if only this object refers to the memory of the first weights.
+  [[nodiscard]] bool holds_first_weights_alone() const {
+    return std::all_of(first_.begin(), first_.end(), [](const auto& named) {
+      return named.second.use_count() == 1 && named.second.storage().use_count() == 1;
+    });
   }
   bool fails = false;
   std::vector<std::string> gathered;
@@ -208,6 +215,7 @@ TEST(CApi, ACallersBlocksLearnAsByPlainGradientDescentInEveryStage) {
     tessera_session* session = nullptr;
     ASSERT_EQ(caller.open(config(stage, 2), &session), 0) << tessera_last_error();
 
+    EXPECT_TRUE(caller.holds_first_weights_alone());
     const std::vector<double> losses = losses_of(session, 3);
 
     for (std::size_t i = 0; i < expected.size(); ++i)
