@@ -23,7 +23,7 @@ a_python_script_runs_in_the_named_python() {
 }
 
 a_rank_that_fails_ends_the_job_with_its_code() {
-  printf '#!/bin/sh\n[ "$RANK" = 1 ] && exit 5\nexec sleep 5\n' >"$box/s.sh"
+  printf '#!/bin/sh\n[ "$RANK" = 1 ] && exit 5\nexec sleep 1\n' >"$box/s.sh"
   chmod +x "$box/s.sh"
   "$program" launch -n 2 "$box/s.sh" 2>"$box/err"
   expect "its exit code" test $? -eq 5
