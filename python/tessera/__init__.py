@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# What needs torch is loaded when it is asked for.
+# What needs torch is loaded when it is asked for; `from tessera import *` leaves it out, because it would ask for all.
 _WITH_TORCH = {"Engine": "engine", "initialize": "engine", "TesseraTrainer": "trainer"}
 
 
@@ -67,7 +67,6 @@ __all__ = [
     "CommunicationError",
     "ConfigError",
     "DataError",
-    "Engine",
     "FormatError",
     "IncompleteError",
     "LocalModel",
@@ -80,9 +79,7 @@ __all__ = [
     "StoppedError",
     "SystemFailure",
     "TesseraError",
-    "TesseraTrainer",
     "config",
-    "initialize",
     "load_tensors",
     "models",
     "plan",
@@ -90,3 +87,7 @@ __all__ = [
     "train",
     "version",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WITH_TORCH])
