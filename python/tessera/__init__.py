@@ -6,9 +6,17 @@
     run = tessera.train("my.json", ranks=4, on_step=lambda step: print(step["loss"]))
     print(run.generate("Once upon a time", max_new_tokens=50))
 
-Everything is done by the program ``tessera``, which is started as a process of its own: importing this package starts no
-thread, loads no torch and changes nothing in the process, and a process that uses it is never forked.
+Trainings and models are processes of the program ``tessera``: importing this package starts no thread, loads no torch and
+changes nothing in the process, and a process that uses it is never forked.
+
+A torch module of your own is trained in this process, or in those of a launcher:
+
+    engine = tessera.initialize(model, "ds.json")
+    for batch in loader:
+        loss = engine.step(batch)
 """
+
+from typing import TYPE_CHECKING, Any
 
 from . import config
 from ._program import program, version
@@ -31,7 +39,28 @@ from .models import LocalModel, Model, models
 from .run import Run
 from .tensors import load_tensors
 
+if TYPE_CHECKING:
+    from .engine import Engine, initialize
+    from .trainer import TesseraTrainer
+
 __version__ = "0.1.0"
+
+# What needs torch is loaded when it is asked for; `from tessera import *` leaves it out, because it would ask for all.
+_WITH_TORCH = {"Engine": "engine", "initialize": "engine", "TesseraTrainer": "trainer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module 'tessera' has no attribute {name!r}")
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        from ._program import TORCH
+
+        raise SystemFailure(f"tessera.{name} needs torch, which is not installed", f"pip install torch=={TORCH}.0")
+    return getattr(import_module(f".{_WITH_TORCH[name]}", __name__), name)
+
 
 __all__ = [
     "BugError",
@@ -58,3 +87,7 @@ __all__ = [
     "train",
     "version",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WITH_TORCH])

@@ -141,5 +141,6 @@ def main() -> int:
     except SystemFailure as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    env.setdefault("TESSERA_PYTHON", sys.executable)  # of `tessera launch script.py`
     os.execve(path, ["tessera", *sys.argv[1:]], env)
     return 1

@@ -117,6 +117,8 @@ class Training(unittest.TestCase):
     def test_importing_starts_no_thread_and_loads_no_torch(self):
         code = (
             "import sys, threading, tessera\n"
+            "from tessera import *\n"
+            "assert 'initialize' in dir(tessera)\n"
             "assert threading.active_count() == 1\n"
             "assert not {'torch', 'numpy', 'pandas'} & set(sys.modules), 'a library was loaded'\n"
         )

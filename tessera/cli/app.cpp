@@ -60,7 +60,9 @@ constexpr Variable kVariables[] = {
     {"TESSERA_SECRET_FILE",
      "file with the secret of a job of several hosts that another launcher starts"},
     {"NO_COLOR", "any value disables colours"},
+    {"TESSERA_PYTHON", "the Python in which `tessera launch` runs a .py file [python3]"},
     {hosts::kAgentVariable, ""},
+    {"TESSERA_PROGRAM", ""},  // read by the Python package
     {"TESSERA_GOLDEN", ""},
     {"TESSERA_LIBTORCH", ""}};
 

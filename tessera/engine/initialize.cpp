@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a plan to an engine: data, number of steps, first weights.
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/first_weights.h"
 #include "tessera/engine/profile.h"
 #include "tessera/engine/teacher.h"
 #include "tessera/launch/launch.h"
@@ -76,6 +78,13 @@ TrainStateOptions train_state_options(const planner::PlanWithData& plan) {
   options.clip_after_warmup = plan.recipe().clip_after_warmup;
   options.on_nonfinite = plan.recipe().on_nonfinite;
   return options;
+}
+
+planner::PlanWithData with_first_weights(const planner::PlanWithData& plan,
+                                         parallel::FillRange weights) {
+  planner::ModelPlan model = plan.model();
+  model.weights = std::move(weights);
+  return planner::with(plan, std::move(model));
 }
 
 std::unique_ptr<Engine> initialize(const planner::Plan& plan,

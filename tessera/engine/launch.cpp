@@ -24,9 +24,11 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/registry.h"
 #include "tessera/engine/kernel_threads.h"
+#include "tessera/engine/rank_in_process.h"
 #include "tessera/hosts/coordinator_client.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/hosts/join_hosts.h"
+#include "tessera/launch/run_rank.h"
 #include "tessera/memory/caching_allocator.h"
 #include "tessera/memory/device.h"
 #include "tessera/planner/course.h"
@@ -163,6 +165,56 @@ std::unique_ptr<comm::World> world_in_process(const InProcess& how) {
   require_threads(how.threads);
   at::set_num_threads(how.threads);
   return comm::solo_world();
+}
+
+int ranks_of_process() {
+  const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
+  return launcher ? launcher->world_size : 1;
+}
+
+int rank_of_process() {
+  const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
+  return launcher ? launcher->rank : 0;
+}
+
+RankInProcess::RankInProcess(const planner::Plan& plan,
+                             const Meeting& meeting,
+                             launch::Report report) {
+  const int threads = plan.layout().threads;
+  const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
+  if (!launcher) {
+    world_ = world_in_process({.threads = threads});
+    return;
+  }
+  if (launcher->several_hosts()) part_ = hosts::part_of(*launcher);
+  launch::Options options = options_of(plan.mesh(), threads, std::move(report));
+  options.asked = asked_of(plan) ^ meeting.asked;
+  options.messages = training_words();
+  options.part = part_;
+  // It is used only until the ranks have met.
+  const HowToStart how{.part = part_, .folder = meeting.folder, .facts = meeting.facts};
+  if (part_ != nullptr) options.connect = connection_of(part_, how, /*under_launcher=*/true);
+  info_ = launch::join_launcher(*launcher, options);
+  control_ = launch::begin_rank(info_);
+  try {
+    require_threads(info_.threads);
+    at::set_num_threads(info_.threads);
+    world_ = make_world(info_, part_.get(), plan.mesh(), plan.run().options.transport);
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  }
+}
+
+void RankInProcess::fail(const Error& error) {
+  if (failed_ != 0) return;
+  failed_ = exit_code(error.kind());
+  if (control_ != nullptr) launch::break_world(info_, control_, error);
+}
+
+int RankInProcess::end(int code) {
+  if (failed_ != 0) code = failed_;
+  return control_ == nullptr ? code : launch::end_rank(info_, control_, code);
 }
 
 void prepare_process(int threads) {

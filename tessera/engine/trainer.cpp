@@ -119,25 +119,39 @@ void Trainer::warn_of_unserved() {
 }
 
 int Trainer::fit() {
+  begin();
+  while (step()) {
+  }
+  return finish();
+}
+
+void Trainer::begin() {
   warn_of_unserved();
   each(&Hook::before_train);
-  bool epoch_open = false;
-  while (!stop_ && engine_.step() < engine_.max_steps()) {
-    if (!epoch_open) each(&Hook::before_train_epoch);
-    epoch_open = true;
-    each(&Hook::before_train_iter);
-    last_ = make_step();
-    if (last_->stop_requested) {
-      stop_signal_ = last_->stop_signal;
-      stop_ = true;
-    }
-    each(&Hook::after_train_iter, *last_);
-    if (last_->epoch_ended) {
-      each(&Hook::after_train_epoch);
-      epoch_open = false;
-    }
+}
+
+bool Trainer::step() {
+  const auto more = [this] { return !stop_ && engine_.step() < engine_.max_steps(); };
+  if (!more()) return false;
+  if (!epoch_open_) each(&Hook::before_train_epoch);
+  epoch_open_ = true;
+  each(&Hook::before_train_iter);
+  last_ = make_step();
+  if (last_->stop_requested) {
+    stop_signal_ = last_->stop_signal;
+    stop_ = true;
   }
-  if (epoch_open) each(&Hook::after_train_epoch);
+  each(&Hook::after_train_iter, *last_);
+  if (last_->epoch_ended) {
+    each(&Hook::after_train_epoch);
+    epoch_open_ = false;
+  }
+  return more();
+}
+
+int Trainer::finish() {
+  if (epoch_open_) each(&Hook::after_train_epoch);
+  epoch_open_ = false;
   each(&Hook::after_train);
   engine_.finish();
   // A rank must not end while a peer may still read its memory.

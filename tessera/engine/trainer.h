@@ -33,6 +33,12 @@ class Trainer {
   /// checkpoints and no hook makes them. Returns the exit code: 0, 9 (something requested was not
   /// done), 75 or 130 (stopped and saved), 143 (stopped, nothing saved).
   int fit();
+  /// The parts of fit(), for a caller whose loop makes the steps: begin() once, then step() until
+  /// it returns false, because the training is done or was asked to stop, and finish(), which
+  /// returns the exit code. A caller may also finish earlier.
+  void begin();
+  bool step();
+  int finish();
 
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] Console* console() { return engine_.world().is_leader() ? console_ : nullptr; }
@@ -107,6 +113,7 @@ class Trainer {
   int stop_signal_ = 0;
   bool stop_ = false;
   bool warned_ = false;
+  bool epoch_open_ = false;
 };
 
 }  // namespace tessera::engine

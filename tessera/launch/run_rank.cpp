@@ -135,14 +135,24 @@ void report_failure(ControlPage& control, int rank) {
   reported = true;
 }
 
+ControlPage* begin_rank(const RankInfo& rank) {
+  if (rank.control < 0) return nullptr;
+  ControlPage* const control = map_control(rank.control, rank.world_size);
+  control->line(rank.rank).pid = static_cast<std::uint32_t>(getpid());
+  control->line(rank.rank).state = static_cast<std::uint32_t>(RankState::Running);
+  return control;
+}
+
+void break_world(const RankInfo& rank, ControlPage* control, const Error& error) {
+  fail(rank, control, error.kind(), error.text());
+}
+
 int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn) {
-  ControlPage* const control =
-      rank.control >= 0 ? map_control(rank.control, rank.world_size) : nullptr;
-  if (control != nullptr) {
-    control->line(rank.rank).pid = static_cast<std::uint32_t>(getpid());
-    control->line(rank.rank).state = static_cast<std::uint32_t>(RankState::Running);
-  }
-  int code = run_guarded(rank, control, fn);
+  ControlPage* const control = begin_rank(rank);
+  return end_rank(rank, control, run_guarded(rank, control, fn));
+}
+
+int end_rank(const RankInfo& rank, ControlPage* control, int code) {
   // The ranks then end because the world was broken, not because one of them failed.
   if (control != nullptr && code != kExitOk && signal_that_ends(*control) != 0)
     code = unsaved_exit_code(signal_that_ends(*control));

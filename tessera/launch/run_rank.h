@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tessera/base/error.h"
 #include "tessera/launch/job_connection.h"
 #include "tessera/launch/launch.h"
 
@@ -14,6 +15,14 @@ void report_from_ranks(const Options& options);
 /// On local rank 0: keeps the connection to the other hosts until run_rank() ends. Call it once per
 /// process.
 void keep_connection(std::unique_ptr<JobConnection> connection);
+/// The two ends of run_rank(), for a rank whose work is a series of calls into the library:
+/// begin_rank() says on the control page that the rank runs, and returns that page, or nullptr for
+/// a single rank without one. end_rank() says how it ended, reports a failure, and returns the exit
+/// code. Call each once per process.
+ControlPage* begin_rank(const RankInfo& rank);
+int end_rank(const RankInfo& rank, ControlPage* control, int code);
+/// Breaks the world with this error, which the other ranks then throw.
+void break_world(const RankInfo& rank, ControlPage* control, const Error& error);
 /// If the world is broken, ensures that one rank of this host reports the failure: this one if it
 /// is the first that still can; after a while another one, in case the earlier ranks are stopped or
 /// stuck. If this rank broke the world and another one reports, the message is also written to the

@@ -10,10 +10,12 @@ libtorch=$(tools/setup.sh --where)
 repository=$PWD
 export OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE=1
 
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { echo 'there is no Python of 3.10 or later'; exit 77; }
+# TESSERA_PYTHON: one with torch 2.11 and transformers, without which the tests of torch modules are skipped.
+python=${TESSERA_PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { echo 'there is no Python of 3.10 or later'; exit 77; }
 
 the_package_passes_its_tests() {
-  TESSERA_PROGRAM=$program PYTHONPATH=$repository/python python3 -W error::ResourceWarning -m unittest discover -s python/tests \
+  TESSERA_PROGRAM=$program PYTHONPATH=$repository/python "$python" -W error::ResourceWarning -m unittest discover -s python/tests \
     >"$box/out" 2>&1 || { cat "$box/out"; return 1; }
   expect "tests ran" grep -qE '^Ran [1-9][0-9]+ tests' "$box/out"
 }
@@ -47,7 +49,22 @@ assert "site/tessera/bin" in str(tessera.program()), tessera.program()
 ' >"$box/out" 2>&1 || { cat "$box/out"; return 1; }
 }
 
+# notebook_runs NAME EXPECTED: runs a copy of the notebook in a folder of its own.
+notebook_runs() {
+  cd "$box" || return 1
+  TESSERA_PROGRAM=$program PYTHONPATH=$repository/python "$python" "$repository/tests/python/run_notebook.py" \
+    "$repository/examples/notebooks/$1.ipynb" >out 2>err || { cat out err; return 1; }
+  expect "what it shows" says "$2" out
+}
+
 claim "the package passes its tests" the_package_passes_its_tests
 claim "a wheel trains beside an installed torch, and names one that is missing or of another version" \
   a_wheel_trains_beside_an_installed_torch
+claim "the notebook that pretrains runs" notebook_runs pretrain "model.safetensors"
+claim "the notebook that fine-tunes on a csv runs" notebook_runs classify_a_csv "good"
+if "$python" -c 'import torch, sys; sys.exit(not torch.__version__.startswith("2.11."))' 2>/dev/null; then
+  claim "the notebook that trains a torch module runs" notebook_runs own_torch_module "table.weight"
+else
+  echo "skipped the notebook that trains a torch module: torch 2.11 is not installed"
+fi
 claims_done
