@@ -27,6 +27,7 @@
 #include "tessera/data/token_file.h"
 #include "tessera/interop/foreign.h"
 #include "tessera/interop/foreign_write.h"
+#include "tessera/interop/huggingface/quantized_weights.h"
 #include "tessera/interop/onnx/file.h"
 #include "tessera/interop/torch/file.h"
 #include "tessera/interop/torch/value.h"
@@ -52,16 +53,19 @@ inline void touch(const std::vector<interop::Weight>& weights) {
   }
 }
 
-inline void touch(const fs::path& path) {
-  const auto opened = interop::open_foreign(path);
-  if (!opened) return;
+inline void touch(const std::vector<checkpoint::StreamedTensor>& tensors) {
   std::vector<std::byte> buffer;
-  for (const auto& tensor : opened->weights) {
+  for (const auto& tensor : tensors) {
     const auto numel = static_cast<std::int64_t>(tensor.bytes() / size_of(tensor.dtype));
     const std::int64_t count = std::min(numel, kTouched);
     buffer.resize(static_cast<std::size_t>(count) * size_of(tensor.dtype));
     tensor.read(numel - count, numel, buffer.data());
   }
+}
+
+inline void touch(const fs::path& path) {
+  const auto opened = interop::open_foreign(path);
+  if (opened) touch(opened->weights);
 }
 
 /// A manifest with a correct checksum, as an attacker would write it, so that later checks run.
@@ -220,6 +224,12 @@ inline const std::map<std::string, Target>& targets() {
       {"safetensors",
        {"x.safetensors",
         [](const fs::path& f) { touch(interop::open_weight_file(f / "x.safetensors")); },
+        ""}},
+      {"quantized",
+       {"x.safetensors",
+        [](const fs::path& f) {
+          touch(interop::plain_weights(interop::open_weight_file(f / "x.safetensors")));
+        },
         ""}},
       {"torch",
        {"x.bin",

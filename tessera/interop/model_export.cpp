@@ -20,9 +20,9 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/interop/foreign_training.h"
-#include "tessera/interop/huggingface/bitsandbytes.h"
 #include "tessera/interop/huggingface/decoder_padding.h"
 #include "tessera/interop/huggingface/preprocessing_file.h"
+#include "tessera/interop/huggingface/quantized_weights.h"
 #include "tessera/interop/huggingface/token_ids.h"
 #include "tessera/interop/huggingface/tokenizer_files.h"
 #include "tessera/interop/model_source.h"
@@ -369,13 +369,15 @@ std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& 
                                                    const SharedOverflows& overflows) {
   std::vector<checkpoint::StreamedTensor> out;
   std::map<std::string, StreamedTensor> streams;
-  for (StreamedTensor& tensor : with_bitsandbytes(weights)) {
+  for (StreamedTensor& tensor : plain_weights(weights)) {
     std::string name = tensor.name;
     streams.emplace(std::move(name), std::move(tensor));
   }
   std::map<const std::byte*, std::vector<std::pair<const Weight*, std::size_t>>> at;
-  for (const Weight& weight : weights) {
-    if (is_bitsandbytes_part(weight.name)) continue;
+  const std::vector<std::string> plain = plain_names(weights);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const Weight& weight = weights[i];
+    if (plain[i].empty()) continue;
     auto& neighbours = at[weight.data];
     bool tied = false;
     for (const auto& [other, index] : neighbours) {
@@ -386,7 +388,7 @@ std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& 
     }
     if (tied) continue;
     neighbours.emplace_back(&weight, out.size());
-    out.push_back(as_dtype(streams.at(weight.name), wanted, overflows));
+    out.push_back(as_dtype(streams.at(plain[i]), wanted, overflows));
   }
   std::map<std::string, std::size_t> names;
   for (std::size_t i = 0; i < out.size(); ++i)
@@ -411,7 +413,7 @@ void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dt
   json::Value config = json::parse_strict(text, path.string());
   TESSERA_REQUIRE(
       config.is_object(), Format, path.string() + " is no JSON object", "fetch it again");
-  if (drop_bitsandbytes(config)) text = config.dump(2) + "\n";
+  if (drop_quantization(config)) text = config.dump(2) + "\n";
   if (dtype) {
     const char* key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
     config[key] = json::Value::string(torch_name(*dtype));

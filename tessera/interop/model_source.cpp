@@ -20,7 +20,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/config/fields.h"
 #include "tessera/interop/foreign.h"
-#include "tessera/interop/huggingface/bitsandbytes.h"
+#include "tessera/interop/huggingface/quantized_weights.h"
 #include "tessera/interop/huggingface/stored_head.h"
 #include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/peft/base.h"
@@ -78,7 +78,7 @@ models::ModelSource open_hugging_face(const fs::path& folder,
                                       json::Value hf,
                                       const fs::path& weights) {
   models::ModelSource out;
-  drop_bitsandbytes(hf);
+  drop_quantization(hf);
   out.folder = folder;
   out.weights = weights;
   out.hugging_face = true;

@@ -18,7 +18,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/interop/foreign.h"
-#include "tessera/interop/huggingface/bitsandbytes.h"
+#include "tessera/interop/huggingface/quantized_weights.h"
 #include "tessera/models/hf_objective.h"
 
 namespace tessera::interop {
@@ -363,7 +363,7 @@ models::WeightSource weights_from_hf(const std::filesystem::path& path,
                                      const models::Resolved& resolved) {
   std::vector<Weight> weights = state_dict_of(open_weights(path));
   drop_shared_aliases(weights, family.weight_map, resolved);
-  return weights_of(with_bitsandbytes(weights), family, resolved, path.string());
+  return weights_of(plain_weights(weights), family, resolved, path.string());
 }
 
 std::vector<Weight> state_dict_of(std::vector<Weight> weights) {

@@ -18,6 +18,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/models/expert_weights.h"
 #include "tessera/models/objective.h"
 #include "tessera/tensor/init.h"
 
@@ -193,7 +194,7 @@ bool is_matrix(const ParamInfo& info) {
 /// True if the tensor is the matrix of a linear layer, also where it is a part of the parameter.
 /// The kernel of a convolution has more dims.
 bool is_linear(const Place& place, const std::string& tensor, const WeightMap& map) {
-  if (!is_matrix(*place.info)) return false;
+  if (!is_matrix(*place.info) || is_router(*place.info) || place.info->stacked()) return false;
   const Composition whole = map.compose(*place.info);
   return std::any_of(whole.parts().begin(), whole.parts().end(), [&](const auto& part) {
     return part.tensor == tensor && part.tensor_shape.size() == 2;
@@ -224,6 +225,10 @@ void find_modules(const Place& place,
       refuse_target(module,
                     "is the output layer, which is not computed with an adapter beside it; an "
                     "adapter that has one can be merged (tessera adapter merge)");
+    if (use == AdapterUse::Computed && (info.stacked() || is_router(info)))
+      refuse_target(module,
+                    "is a matrix or the router of experts, which are not computed with an adapter "
+                    "beside them; an adapter that has one can be merged (tessera adapter merge)");
     const bool table = !output && is_table(info);
     const bool matrix = is_matrix(info) || (output && info.matrix_shape.size() == 2);
     if (!table && !matrix) refuse_target(module, "is neither a linear layer nor an embedding");
@@ -238,7 +243,7 @@ void find_modules(const Place& place,
     found->part.scale = options.scale(found->part.rank, rules.alpha(module));
     found->part.dropout = options.dropout;
     found->part.magnitude = options.has_magnitude();
-    if (!table) (void)nn::part_dim(info, found->part);
+    if (!table && !info.stacked()) (void)nn::part_dim(info, found->part);
     out.modules.push_back(std::move(*found));
   }
 }
@@ -292,7 +297,8 @@ void find_quantized(const std::vector<Place>& places, Adapter& out) {
   if (out.options.quantize_base == QuantizedBase::None) return;
   for (const Place& place : places) {
     const ParamInfo& info = *place.info;
-    if (!is_matrix(info) || info.stacked() || info.tied || out.trained.contains(info.name))
+    if (!is_matrix(info) || info.stacked() || is_router(info) || info.tied ||
+        out.trained.contains(info.name))
       continue;
     const bool output = std::any_of(place.tensors.begin(), place.tensors.end(), [&](const auto& t) {
       return is_output_layer(place, module_of(t));

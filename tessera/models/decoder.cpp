@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -23,7 +25,10 @@ namespace {
 using enum LogicalAxis;
 
 NormSpec norm_of(const DecoderShape& shape) {
-  return {.kind = NormKind::RmsNorm, .eps = shape.rms_norm_eps, .offset = shape.norm_offset};
+  return {.kind = shape.layer_norms ? NormKind::LayerNorm : NormKind::RmsNorm,
+          .eps = shape.rms_norm_eps,
+          .offset = shape.norm_offset,
+          .bias = shape.norm_bias};
 }
 
 TrunkOutput output_of(const DecoderShape& shape) {
@@ -31,7 +36,10 @@ TrunkOutput output_of(const DecoderShape& shape) {
       .hidden_size = shape.hidden_size,
       .norm = norm_of(shape),
       .norm_name = "norm",
-      .vocabulary = {"embed_tokens.weight", shape.vocab_size, shape.tie_embeddings},
+      .vocabulary = {"embed_tokens.weight",
+                     shape.vocab_size,
+                     shape.tie_embeddings,
+                     shape.head_bias},
       .init_std = shape.init_std,
       .logit_softcap = shape.logit_softcap,
       .heads = {.token =
@@ -66,6 +74,8 @@ SelfAttentionSpec attention_of(const DecoderShape& shape, const DecoderLayerKind
       .qk_norm = shape.qk_norm,
       .qk_norm_eps = shape.rms_norm_eps,
       .qk_norm_offset = shape.norm_offset,
+      .sinks_name = shape.sinks ? "self_attn.sinks" : "",
+      .qkv_clip = shape.qkv_clip,
   };
   if (!kind.rotary) return spec;
   const Rotation& rotation = kind.local_rotary ? shape.local_rotation : shape.rotation;
@@ -73,6 +83,43 @@ SelfAttentionSpec attention_of(const DecoderShape& shape, const DecoderLayerKind
   spec.rotary_factor = rotation.factor();
   return spec;
 }
+
+LatentAttentionSpec latent_attention_of(const DecoderShape& shape) {
+  const LatentChannels& channels = shape.latent.value();
+  return {.hidden_size = shape.hidden_size,
+          .num_heads = shape.num_heads,
+          .channels = channels,
+          .bias = shape.attention_bias,
+          .init = Init::normal(shape.init_std),
+          .dropout = shape.attention_dropout,
+          .rotary_frequencies = shape.rotation.frequencies(channels.rotary),
+          .max_positions = shape.max_positions,
+          .rotary_interleaved = shape.rotary_interleaved,
+          .rotary_factor = shape.rotation.factor(),
+          .scale = shape.attention_scale};
+}
+
+/// The attention of a layer, of either kind.
+class Attention {
+ public:
+  Attention(const DecoderShape& shape, const DecoderLayerKind& kind)
+      : attention_(shape.latent ? Kind(LatentAttention(latent_attention_of(shape)))
+                                : Kind(SelfAttention(attention_of(shape, kind)))) {}
+  void declare(nn::Params& params) {
+    std::visit([&](auto& attention) { attention.declare(params); }, attention_);
+  }
+  at::Tensor operator()(const at::Tensor& h_BTC,
+                        const nn::Batch& batch,
+                        const nn::Block& block,
+                        nn::StepContext& context) const {
+    return std::visit(
+        [&](const auto& attention) { return attention(h_BTC, batch, block, context); }, attention_);
+  }
+
+ private:
+  using Kind = std::variant<SelfAttention, LatentAttention>;
+  Kind attention_;
+};
 
 MlpSpec mlp_of(const DecoderShape& shape) {
   const Init init = Init::normal(shape.init_std);
@@ -136,7 +183,7 @@ class DecoderLayer final : public nn::Block, public nn::HasExperts {
       : shape_(shape),
         last_(last),
         pools_(pools(shape)),
-        attention_(attention_of(shape, kind)),
+        attention_(shape, kind),
         feed_forward_(make_feed_forward(feed_forward_of(shape, kind))),
         before_attention_(norm_at(shape.norm_before_attention)),
         after_attention_(norm_at(shape.norm_after_attention)),
@@ -152,8 +199,12 @@ class DecoderLayer final : public nn::Block, public nn::HasExperts {
     after_mlp_.declare(params, shape_.norm_after_mlp, shape_.hidden_size);
   }
 
-  [[nodiscard]] bool works_by_token() const override { return feed_forward_->works_by_token(); }
+  [[nodiscard]] bool works_by_token() const override {
+    return !shape_.sinks && feed_forward_->works_by_token();
+  }
   [[nodiscard]] std::string grid_obstacle() const override {
+    if (shape_.latent) return "latent attention";
+    if (shape_.sinks) return "attention sinks";
     return feed_forward_->grid_obstacle();
   }
   [[nodiscard]] nn::HasExperts::Router router() const override { return feed_forward_->router(); }
@@ -208,7 +259,7 @@ class DecoderLayer final : public nn::Block, public nn::HasExperts {
   DecoderShape shape_;
   bool last_;
   std::int64_t pools_;  ///< pools()
-  SelfAttention attention_;
+  Attention attention_;
   std::unique_ptr<FeedForward> feed_forward_;
   Norm before_attention_, after_attention_, before_mlp_, after_mlp_;
 };
@@ -238,14 +289,18 @@ std::int64_t DecoderShape::num_parameters() const {
                                 : qk_norm == QkNorm::AllHeads ? (H + G) * K
                                                               : 0;
   std::int64_t norms = 0;
+  const std::int64_t of_norm = norm_bias ? 2 * C : C;
   for (const std::string* name :
        {&norm_before_attention, &norm_after_attention, &norm_before_mlp, &norm_after_mlp})
-    norms += name->empty() ? 0 : C;
-  const std::int64_t attention = (2 * H + 2 * G) * K * C + biases + of_heads,
+    norms += name->empty() ? 0 : of_norm;
+  const std::int64_t attention =
+                         latent ? LatentAttention::size_of(latent_attention_of(*this))
+                                : (2 * H + 2 * G) * K * C + biases + of_heads + (sinks ? H : 0),
                      sparse = num_sparse_layers();
   std::int64_t mlps = (num_layers - sparse) * size_of(mlp_of(*this)).total;
   if (sparse > 0) mlps += sparse * size_of(experts.value()).total;
-  return num_layers * (attention + norms) + mlps + C + (tie_embeddings ? 1 : 2) * vocab_size * C;
+  return num_layers * (attention + norms) + mlps + of_norm + (head_bias ? vocab_size : 0) +
+         (tie_embeddings ? 1 : 2) * vocab_size * C;
 }
 
 Trunk decoder_trunk(const DecoderShape& shape) {

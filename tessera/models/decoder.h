@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decoder that most families since LLaMA share: RMS norms, rotary positions, heads that may
-// share keys and values, and a gated MLP. A family consists of this block with options, presets and
-// names.
+// share keys and values, and a gated MLP or experts. A family consists of this block with options,
+// presets and names.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/models/experts_spec.h"
+#include "tessera/models/latent_attention.h"
 #include "tessera/models/rotary_options.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/models/sizes.h"
@@ -46,10 +47,17 @@ struct DecoderShape : Sizes {
   double classifier_dropout = kClassifierDropout;
   double rms_norm_eps = 1e-6;
   double norm_offset = 0.0;      ///< added to the weights of norms: 1 in Gemma
+  bool layer_norms = false;      ///< norms subtract the mean (PhiMoE, DBRX)
+  bool norm_bias = false;        ///< biases of such norms
   double embedding_scale = 0.0;  ///< factor of the embeddings, rounded to their dtype; 0: none
   double attention_scale = 0.0;  ///< factor of the scores; 0: 1 / sqrt(head_dim)
   double score_softcap = 0.0;    ///< soft cap of attention scores; 0: none
   double logit_softcap = 0.0;    ///< soft cap of the logits; 0: none
+  double qkv_clip = 0.0;         ///< bound of queries, keys and values; 0: none
+  bool sinks = false;            ///< each head has an attention sink
+  bool head_bias = false;        ///< bias of the language-model head
+  /// Latent attention instead of attention with num_kv_heads and head_dim.
+  std::optional<LatentChannels> latent;
   QkNorm qk_norm = QkNorm::None;
   /// Names of the norms at the four places of a layer; empty: no norm there.
   std::string norm_before_attention = "input_layernorm", norm_after_attention,

@@ -93,6 +93,12 @@ json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf) {
       fmt::format(
           "model.activation {} has no name in Hugging Face's {}", options.activation, architecture),
       "train with silu, gelu_tanh, gelu or relu");
+  TESSERA_REQUIRE(hf.has_experts || options.moe.num_experts == 0,
+                  Unsupported,
+                  fmt::format("Hugging Face's {} has no experts (model.moe.num_experts is {})",
+                              architecture,
+                              options.moe.num_experts),
+                  "choose a family with experts in model.family");
   const auto integer = [](const std::optional<std::int64_t>& value) {
     return json::Value::integer(value.value());
   };

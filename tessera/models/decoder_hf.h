@@ -23,6 +23,7 @@ struct HfDecoder {
   bool tied = false;
   bool has_attention_bias = false;  ///< the key attention_bias exists
   bool has_mlp_bias = false;        ///< the key mlp_bias exists
+  bool has_experts = false;         ///< the family reads and writes the keys of `model.moe`
 };
 /// Reads the keys that all these families have. Refuses quantized and pruned weights, and rotary
 /// scalings whose result depends on the longest sequence of a batch.

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "tessera/models/expert_weights.h"
+
 namespace tessera::models {
 
 using enum LogicalAxis;
@@ -10,7 +12,7 @@ using enum LogicalAxis;
 namespace {
 
 std::string hf_name(const std::string& ours) {
-  const bool outside = ours == "lm_head.weight" || ours.starts_with("score.");
+  const bool outside = ours.starts_with("lm_head.") || ours.starts_with("score.");
   return (outside ? "" : "model.") + ours;
 }
 
@@ -37,11 +39,18 @@ bool is_part(const std::string& name, std::string_view module) {
   return name.find(module) != std::string::npos;
 }
 
+/// True for a projection of latent attention by heads: [1, heads, channels, inputs].
+bool is_latent_projection(const ParamInfo& info) {
+  return info.shape.size() == 4 && info.shape.front() == 1 && info.axes[1] == Heads;
+}
+
 }  // namespace
 
 Composition compose_decoder(const ParamInfo& info) {
   const Shape& shape = info.shape;
   const std::string theirs = hf_name(info.name);
+  if (is_of_experts(info)) return compose_experts(info, "model.");
+  if (is_latent_projection(info)) return Composition::of(theirs, info.matrix_shape).viewed(shape);
   // The name with, for example, "qkv" replaced by "q".
   const auto part = [&](std::string_view ours, std::string_view its, Shape stored) {
     std::string name = theirs;
@@ -66,15 +75,7 @@ Composition compose_decoder(const ParamInfo& info) {
       info.axes.front() == KvHeads ? 1 : 0);
 }
 
-Composition compose_fused_decoder(const ParamInfo& info) {
-  const Shape& shape = info.shape;
-  const std::string theirs = hf_name(info.name);
-  if (is_part(theirs, ".gate_up_proj.")) {
-    Shape stored(shape.begin() + 1, shape.end());
-    stored.front() *= shape.front();
-    return Composition::of(theirs, stored).viewed(shape);
-  }
-  if (!is_part(theirs, ".qkv_proj.")) return Composition::of(theirs, shape);
+Composition compose_fused_qkv(const ParamInfo& info, const std::string& theirs) {
   const HeadsPart q = heads_part(info, true), k = heads_part(info, false);
   Shape whole = q.stored;
   whole.front() = q.rows + 2 * k.rows;
@@ -83,6 +84,18 @@ Composition compose_fused_decoder(const ParamInfo& info) {
                               all.slice(0, q.rows, q.rows + k.rows).viewed(k.here),
                               all.slice(0, q.rows + k.rows, q.rows + 2 * k.rows).viewed(k.here)},
                              info.axes.front() == KvHeads ? 1 : 0);
+}
+
+Composition compose_fused_decoder(const ParamInfo& info) {
+  const Shape& shape = info.shape;
+  const std::string theirs = hf_name(info.name);
+  if (is_part(theirs, ".gate_up_proj.")) {
+    Shape stored(shape.begin() + 1, shape.end());
+    stored.front() *= shape.front();
+    return Composition::of(theirs, stored).viewed(shape);
+  }
+  return is_part(theirs, ".qkv_proj.") ? compose_fused_qkv(info, theirs)
+                                       : Composition::of(theirs, shape);
 }
 
 bool is_rotary_buffer(std::string_view name) {

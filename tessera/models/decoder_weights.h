@@ -18,6 +18,8 @@ Composition compose_decoder(const ParamInfo& info);
 /// The same for files with queries, keys and values as rows of one matrix, and gate and up as rows
 /// of another (Phi 3).
 Composition compose_fused_decoder(const ParamInfo& info);
+/// The queries, keys and values of a layer as rows of one matrix, or vector, `theirs`.
+Composition compose_fused_qkv(const ParamInfo& info, const std::string& theirs);
 /// True for rotary frequencies, which old versions stored among the weights.
 bool is_rotary_buffer(std::string_view name);
 /// The weight map of such a family.

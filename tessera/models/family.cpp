@@ -57,16 +57,16 @@ json::Value text_config_of(const json::Value& whole) {
 
 namespace {
 
-/// Returns the kind of model that a config.json of a family that is not built describes; nullptr:
-/// neither of these.
+/// Says which kind of model a config.json of a family that is not built describes; nullptr: neither
+/// of these.
 const char* unbuilt_kind(const json::Value& hf_config) {
   for (const char* const key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     const json::Value* experts = hf_config.find(key);
     if (experts != nullptr && experts->is_number() && experts->as_double() > 1)
-      return "mixtures of experts";
+      return ", and neither are other mixtures of experts than those that docs/models.md lists";
   }
   for (const char* const key : {"num_mel_bins", "feat_extract_norm", "input_feat_per_channel"}) {
-    if (hf_config.find(key) != nullptr) return "models of speech";
+    if (hf_config.find(key) != nullptr) return ", and neither are other models of speech";
   }
   return nullptr;
 }
@@ -107,15 +107,14 @@ std::string family_of_hf(const json::Value& hf_config) {
   if (const auto text = family_of_text_in(type->as_string())) return *text;
   const bool known = families().has(type->as_string());
   const char* const kind = known ? nullptr : unbuilt_kind(hf_config);
-  TESSERA_REQUIRE(
-      known,
-      Unsupported,
-      fmt::format("{}: model_type \"{}\" is not built yet{}",
-                  type->place.text(),
-                  type->as_string(),
-                  kind != nullptr ? fmt::format(", and neither are other {}", kind) : ""),
-      kind != nullptr ? "choose a family that docs/models.md lists"
-                      : text::suggestion(type->as_string(), names));
+  TESSERA_REQUIRE(known,
+                  Unsupported,
+                  fmt::format("{}: model_type \"{}\" is not built yet{}",
+                              type->place.text(),
+                              type->as_string(),
+                              kind != nullptr ? kind : ""),
+                  kind != nullptr ? "choose a family that docs/models.md lists"
+                                  : text::suggestion(type->as_string(), names));
   return type->as_string();
 }
 

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -43,7 +46,52 @@ std::optional<std::string> renamed(std::string_view name,
   return out + found->second;
 }
 
+/// The number after `begin` and the rest of the name behind it.
+struct Numbered {
+  std::int64_t number = 0;
+  std::string_view rest;
+};
+std::optional<Numbered> numbered(std::string_view name, std::string_view begin) {
+  if (!name.starts_with(begin)) return std::nullopt;
+  name.remove_prefix(begin.size());
+  Numbered out;
+  const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), out.number);
+  if (failed != std::errc() || out.number < 0) return std::nullopt;
+  out.rest = name.substr(static_cast<std::size_t>(end - name.data()));
+  return out;
+}
+
 }  // namespace
+
+std::optional<std::string> GgufNames::expert_to_config_name(std::string_view gguf,
+                                                            std::int64_t expert) const {
+  for (const auto& [module, theirs] : stacked) {
+    std::string one = theirs;
+    one.replace(one.find('#'), 1, std::to_string(expert));
+    if (auto name = renamed(gguf, module, one)) return name;
+  }
+  return std::nullopt;
+}
+
+std::optional<GgufNames::ExpertTensor> GgufNames::expert_to_gguf_name(
+    std::string_view theirs) const {
+  for (const auto& [module, its] : stacked) {
+    // its: LAYERS.*.EXPERTS.#.PROJECTION
+    const std::string_view pattern = its;
+    const std::size_t star = pattern.find('*'), hash = pattern.find('#');
+    const auto layer = numbered(theirs, pattern.substr(0, star));
+    if (!layer) continue;
+    const auto expert = numbered(layer->rest, pattern.substr(star + 1, hash - star - 1));
+    const std::string_view projection = pattern.substr(hash + 1);
+    if (!expert || !expert->rest.starts_with(projection)) continue;
+    const std::string_view part = expert->rest.substr(projection.size());
+    if (part != ".weight" && part != ".bias") continue;
+    std::string name = module;
+    name.replace(name.find('*'), 1, std::to_string(layer->number));
+    return ExpertTensor{name + std::string(part), expert->number};
+  }
+  return std::nullopt;
+}
 
 std::optional<std::string> GgufNames::to_config_name(std::string_view gguf) const {
   for (const auto& [module, theirs] : modules) {
@@ -112,6 +160,17 @@ void set_module(GgufNames& names, std::string_view gguf, std::string theirs) {
 
 void remove_module(GgufNames& names, std::string_view gguf) {
   std::erase_if(names.modules, [&](const auto& module) { return module.first == gguf; });
+}
+
+void add_experts(GgufNames& names, const GgufExperts& experts) {
+  names.keys.push_back({"expert_count", experts.count_key});
+  names.keys.push_back({"expert_used_count", "num_experts_per_tok"});
+  names.unread.emplace_back("expert_gating_func");
+  names.modules.emplace_back("blk.*.ffn_gate_inp", experts.router);
+  for (const auto& [module, projection] : {std::pair("blk.*.ffn_gate_exps", &experts.gate),
+                                           std::pair("blk.*.ffn_up_exps", &experts.up),
+                                           std::pair("blk.*.ffn_down_exps", &experts.down)})
+    names.stacked.emplace_back(module, experts.experts + ".#." + *projection);
 }
 
 std::vector<std::string> gguf_architectures() {

@@ -3,6 +3,7 @@
 // format. The family declares them.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,6 +68,12 @@ struct GgufNames {
   std::vector<std::string> unread = {};
   /// As `implied`, for values that depend on other keys of config.json.
   Values (*derived)(const json::Value& config) = nullptr;
+  /// Modules of the file whose tensors hold those of all experts of a layer, [experts, ...], and
+  /// Hugging Face's module of one expert, with "#" for its number: {"blk.*.ffn_up_exps",
+  /// "model.layers.*.mlp.experts.#.up_proj"}.
+  std::vector<std::pair<std::string, std::string>> stacked = {};
+  /// Modules of the file that hold a vector, which Hugging Face stores as a matrix of one row.
+  std::vector<std::string> rows_of_one = {};
   /// The architecture name in files, if the family is stored as another family, as which the files
   /// are then read; empty: the name under which the family is registered.
   std::string stored_as = {};
@@ -74,6 +81,15 @@ struct GgufNames {
   /// Hugging Face's name of a tensor of the file, and the reverse; nothing for other names.
   [[nodiscard]] std::optional<std::string> to_config_name(std::string_view gguf) const;
   [[nodiscard]] std::optional<std::string> to_gguf_name(std::string_view theirs) const;
+  /// Hugging Face's name of expert `expert` in a tensor of `stacked`; nothing for other names.
+  [[nodiscard]] std::optional<std::string> expert_to_config_name(std::string_view gguf,
+                                                                 std::int64_t expert) const;
+  /// The reverse: the tensor of the file, and the number of the expert.
+  struct ExpertTensor {
+    std::string name;
+    std::int64_t expert = 0;
+  };
+  [[nodiscard]] std::optional<ExpertTensor> expert_to_gguf_name(std::string_view theirs) const;
 };
 
 /// True if `name` is a tensor of `module`, which may contain a "*": "blk.3.attn_q.weight" belongs
@@ -87,6 +103,13 @@ GgufNames rotary_decoder_names(std::string architecture, std::string model_type)
 void require_key(GgufNames& names, std::string_view gguf);
 void set_module(GgufNames& names, std::string_view gguf, std::string theirs);
 void remove_module(GgufNames& names, std::string_view gguf);
+/// Adds the experts of every layer: the router, and stacked projections of the modules `experts`.#.
+/// `layer` is Hugging Face's module of a layer's experts: "model.layers.*.mlp".
+struct GgufExperts {
+  std::string router, experts, gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string count_key = "num_experts";
+};
+void add_experts(GgufNames& names, const GgufExperts& experts);
 
 /// Filled by the model families; the key is `general.architecture` of the files.
 Registry<GgufNames>& gguf_names();

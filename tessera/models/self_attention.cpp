@@ -9,6 +9,7 @@
 
 #include "tessera/nn/functional.h"
 #include "tessera/nn/padded_tokens.h"
+#include "tessera/nn/sink_attention.h"
 
 // Legend: B batch, T tokens, C embed, H heads, G heads of keys and values, K channels of a head, O
 // outputs of the fused projection.
@@ -77,6 +78,13 @@ void SelfAttention::declare(nn::Params& params) {
   if (spec_.output_bias)
     output_bias_ = params.add(spec_.output_name + ".bias", {C}, {Embed}, Init::zeros());
   declare_norms(params);
+  if (!spec_.sinks_name.empty()) {
+    sinks_ = params.add(spec_.sinks_name,
+                        {H},
+                        {shared ? GroupedHeads : Heads},
+                        spec_.qkv_init,
+                        {.unit = group, .inner_unit = 1});
+  }
   if (!spec_.relative_bias) return;
   const RelativeBiasSpec& bias = *spec_.relative_bias;
   relative_bias_ = params.tied(
@@ -91,6 +99,10 @@ void SelfAttention::prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContex
   if (q_norm_ != nullptr) {
     qkv.q_BHTK = norm(qkv.q_BHTK, *q_norm_);
     qkv.k_BGTK = norm(qkv.k_BGTK, *k_norm_);
+  }
+  if (spec_.qkv_clip > 0) {
+    for (at::Tensor* const x : {&qkv.q_BHTK, &qkv.k_BGTK, &qkv.v_BGTK})
+      *x = x->clamp(-spec_.qkv_clip, spec_.qkv_clip);
   }
   if (spec_.rotary_frequencies.empty()) return;
   ops::RotaryTable table = nn::rotary_table(batch.tensor("input_ids"),
@@ -135,6 +147,8 @@ at::Tensor SelfAttention::attend(const nn::Qkv& qkv,
                                  const nn::Block& block,
                                  nn::StepContext& context) const {
   const auto& [q_BHTK, k_BGTK, v_BGTK, first_head] = qkv;
+  if (sinks_ != nullptr)
+    return nn::sink_attention(q_BHTK, k_BGTK, v_BGTK, std::move(args), *sinks_, block, context);
   if (spec_.causal && batch.has(kPrefix) && context.mode() != nn::Mode::Decode) {
     return nn::prefix_attention(
         q_BHTK, k_BGTK, v_BGTK, std::move(args), batch.tensor(kPrefix), block, context);

@@ -66,6 +66,10 @@ struct SelfAttentionSpec {
   double qk_norm_eps = 1e-6;
   double qk_norm_offset = 0.0;  ///< added to the weights of these norms
   std::string q_norm_name = "self_attn.q_norm", k_norm_name = "self_attn.k_norm";
+  /// Name of a vector with an attention sink for each head (nn/sink_attention.h); empty: none. Only
+  /// for causal attention.
+  std::string sinks_name = {};
+  double qkv_clip = 0.0;  ///< bound of queries, keys and values, after these norms; 0: none
 };
 
 /// Reads the mask and "document_starts" of the batch, and uses the KV cache of its block.
@@ -100,6 +104,7 @@ class SelfAttention {
   Param* q_norm_ = nullptr;
   Param* k_norm_ = nullptr;
   Param* relative_bias_ = nullptr;
+  Param* sinks_ = nullptr;
   std::vector<double> alibi_;
 };
 

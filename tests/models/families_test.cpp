@@ -5,6 +5,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,7 +76,9 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     // the first ("gemma2" on "gemma").
     const bool version = stem.size() > family.size() && stem.starts_with(family) &&
                          std::isdigit(static_cast<unsigned char>(stem[family.size()])) != 0;
-    const bool own = stem == family || family.ends_with("-" + stem) || version;
+    // The name of another family may continue it: "qwen3_moe".
+    const bool kin = stem.starts_with(family + "_") && families().has(stem);
+    const bool own = stem == family || family.ends_with("-" + stem) || version || kin;
     if (folder == "text" || folder == "tokenizers" || (folder == "models" && own)) continue;
     std::ifstream in(path);
     std::string line;
@@ -194,17 +197,22 @@ TEST(Families, HaveAdjustableKeysThatTheyDeclare) {
       EXPECT_GT(resolved(with).num_parameters, 0) << preset;
     }
     for (const Adjustable& key : families().get(family).adjustable) {
-      // A rate or a number of tokens.
       const auto reads = [&](const json::Value& value) {
         json::Value object = json::Value::object({{"family", json::Value::string(family)}});
-        object[key.key] = value;
+        json::Value* place = &object;
+        std::istringstream path(key.key);
+        for (std::string part; std::getline(path, part, '.');)
+          place = &(*place)[part];
+        *place = value;
         config::Problems problems;
         config::Origins origins;
         ModelOptions read;
         config::read(object, read, problems, origins);
         return problems.empty() && read.has(key.key);
       };
-      EXPECT_TRUE(reads(json::Value::number(0.5)) || reads(json::Value::integer(1)))
+      // A rate, a number of tokens, a flag or a rule.
+      EXPECT_TRUE(reads(json::Value::number(0.5)) || reads(json::Value::integer(1)) ||
+                  reads(json::Value::boolean(true)) || reads(json::Value::string("position")))
           << family << " " << key.key;
     }
   }

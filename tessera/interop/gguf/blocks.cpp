@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/mxfp4.h"
 
 namespace tessera::interop {
 namespace {
@@ -71,6 +72,16 @@ void decode_q8(Bytes block, float* out) {
     out[j] = scale * static_cast<float>(static_cast<std::int8_t>(block[2 + j]));
 }
 
+/// A power of two, then four bits per element as in decode_q4().
+void decode_mxfp4(Bytes block, float* out) {
+  const Bytes q = block + 1;
+  const int exponent = static_cast<int>(block[0]) - kMxfp4Bias;
+  for (std::int64_t j = 0; j < kSmall / 2; ++j) {
+    out[j] = std::ldexp(kMxfp4Values[low(q[j])], exponent);
+    out[j + kSmall / 2] = std::ldexp(kMxfp4Values[high(q[j])], exponent);
+  }
+}
+
 /// The six bits of scale and minimum of part `j` of eight, packed in twelve bytes.
 std::pair<unsigned, unsigned> scale_and_minimum(Bytes packed, std::size_t j) {
   if (j < 4) return {packed[j] & 0x3FU, packed[j + 4] & 0x3FU};
@@ -127,6 +138,8 @@ void decode_block(GgmlType type, Bytes block, float* out) {
       return decode_parts(block, block + 16, block + 48, out);
     case GgmlType::Q6_K:
       return decode_q6(block, out);
+    case GgmlType::MXFP4:
+      return decode_mxfp4(block, out);
     case GgmlType::F32:
       std::memcpy(out, block, sizeof(float));
       return;
@@ -168,6 +181,8 @@ std::optional<GgmlBlock> ggml_block(std::uint32_t type) {
       return GgmlBlock{"Q5_K", kLarge, 176};
     case GgmlType::Q6_K:
       return GgmlBlock{"Q6_K", kLarge, 210};
+    case GgmlType::MXFP4:
+      return GgmlBlock{"MXFP4", kSmall, 17};
   }
   return std::nullopt;
 }
@@ -180,12 +195,12 @@ GgmlBlock ggml_block(GgmlType type) {
 
 std::string ggml_type_name(std::uint32_t type) {
   if (const auto block = ggml_block(type)) return std::string(block->name);
-  constexpr std::array<std::pair<std::uint32_t, std::string_view>, 23> kOthers = {
+  constexpr std::array<std::pair<std::uint32_t, std::string_view>, 22> kOthers = {
       {{9, "Q8_1"},    {10, "Q2_K"},    {11, "Q3_K"},  {15, "Q8_K"},   {16, "IQ2_XXS"},
        {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"},
        {22, "IQ2_S"},  {23, "IQ4_XS"},  {24, "I8"},    {25, "I16"},    {26, "I32"},
        {27, "I64"},    {28, "F64"},     {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},
-       {39, "MXFP4"},  {4, "Q4_2"},     {5, "Q4_3"}}};
+       {4, "Q4_2"},    {5, "Q4_3"}}};
   for (const auto& [number, name] : kOthers) {
     if (number == type) return std::string(name);
   }

@@ -27,6 +27,7 @@ enum class GgmlType : std::uint32_t {
   Q5_K = 13,
   Q6_K = 14,
   BF16 = 30,
+  MXFP4 = 39,
 };
 
 /// Elements and bytes of one block; a plain float is a block of one element.

@@ -128,6 +128,43 @@ StreamedTensor shifted(const StreamedTensor& tensor, float by) {
   return {tensor.name, DType::F32, tensor.shape, read, tensor.aliases, tensor.release};
 }
 
+StreamedTensor expert_of(const StreamedTensor& stack, std::int64_t expert) {
+  const std::vector<std::int64_t> shape(stack.shape.begin() + 1, stack.shape.end());
+  std::int64_t each = 1;
+  for (const std::int64_t size : shape)
+    each *= size;
+  const auto read = [stack, first = expert * each](
+                        std::int64_t begin, std::int64_t end, std::byte* out) {
+    stack.read(first + begin, first + end, out);
+  };
+  return {stack.name, stack.dtype, shape, read, {}, stack.release};
+}
+
+StreamedTensor stacked(std::string name, std::vector<StreamedTensor> experts) {
+  TESSERA_ASSERT(!experts.empty());
+  std::vector<std::int64_t> shape = experts.front().shape;
+  std::int64_t each = 1;
+  for (const std::int64_t size : shape)
+    each *= size;
+  shape.insert(shape.begin(), std::ssize(experts));
+  const DType dtype = experts.front().dtype;
+  const auto all = std::make_shared<const std::vector<StreamedTensor>>(std::move(experts));
+  const auto read = [all, each, dtype](std::int64_t begin, std::int64_t end, std::byte* out) {
+    for (std::int64_t i = begin; i < end;) {
+      const std::int64_t expert = i / each, stop = std::min(end, (expert + 1) * each);
+      (*all)[static_cast<std::size_t>(expert)].read(i - expert * each, stop - expert * each, out);
+      out += static_cast<std::size_t>(stop - i) * size_of(dtype);
+      i = stop;
+    }
+  };
+  const auto release = [all] {
+    for (const StreamedTensor& one : *all) {
+      if (one.release) one.release();
+    }
+  };
+  return {std::move(name), dtype, shape, read, {}, release};
+}
+
 StreamedTensor exchanged(const StreamedTensor& matrix) {
   TESSERA_ASSERT(matrix.shape.size() == 2);
   const auto band = std::make_shared<Band>(matrix);

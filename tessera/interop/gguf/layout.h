@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "tessera/checkpoint/streamed_tensor.h"
 
@@ -35,6 +37,12 @@ checkpoint::StreamedTensor qkv_rows(const checkpoint::StreamedTensor& tensor,
 
 /// The tensor as fp32 with `by` added to each number.
 checkpoint::StreamedTensor shifted(const checkpoint::StreamedTensor& tensor, float by);
+
+/// Tensor `expert` of a stack [experts, ...].
+checkpoint::StreamedTensor expert_of(const checkpoint::StreamedTensor& stack, std::int64_t expert);
+/// The stack of tensors of the same shape and dtype. Memory: none.
+checkpoint::StreamedTensor stacked(std::string name,
+                                   std::vector<checkpoint::StreamedTensor> experts);
 
 /// The transposed matrix. Memory: 64 rows of the result. Reads are serialized between threads.
 checkpoint::StreamedTensor exchanged(const checkpoint::StreamedTensor& matrix);

@@ -89,10 +89,17 @@ class Model {
                                 file.path().string(),
                                 JsonCursor::shown(architecture)),
                     fmt::format("architectures that are read: {}", text::join(known, ", ")));
+    if (file.integer(architecture + ".expert_count").value_or(0) > 0) {
+      for (const std::string& name : models::gguf_names().names()) {
+        const models::GgufNames& names = models::gguf_names().get(name);
+        if (names.stored_as == architecture && !names.stacked.empty()) return names;
+      }
+    }
     if (file.integer(fmt::format("{}.{}", architecture, models::kGgufWindow)).value_or(0) > 0) {
       for (const std::string& name : models::gguf_names().names()) {
         const models::GgufNames& names = models::gguf_names().get(name);
-        if (names.stored_as == architecture && has_window(names)) return names;
+        if (names.stored_as == architecture && has_window(names) && names.stacked.empty())
+          return names;
       }
     }
     return models::gguf_names().get(architecture);
@@ -269,6 +276,7 @@ class Model {
 
   void add(const GgufTensor& tensor) {
     if (tensor.name == kFactors && names_.rotary) return;
+    if (names_.expert_to_config_name(tensor.name, 0)) return add_experts(tensor);
     const auto name = names_.to_config_name(tensor.name);
     if (!name) unsupported(fmt::format("tensor {} is not known", JsonCursor::shown(tensor.name)));
     StreamedTensor one = stream_gguf(*file_, tensor);
@@ -301,8 +309,26 @@ class Model {
     for (const std::string& module : names_.raised) {
       if (models::is_of_module(tensor.name, module)) one = shifted(one, -1.0F);
     }
+    for (const std::string& module : names_.rows_of_one) {
+      if (models::is_of_module(tensor.name, module) && one.shape.size() == 1)
+        one.shape.insert(one.shape.begin(), 1);
+    }
     one.name = *name;
     out_.weights.push_back(std::move(one));
+  }
+
+  /// The experts of a layer become tensors of their own.
+  void add_experts(const GgufTensor& tensor) {
+    const std::int64_t count = one_count("expert_count").value_or(0);
+    if (tensor.shape.size() < 2 || tensor.shape.front() != count)
+      file_->refuse(fmt::format(
+          "tensor {} is not a stack of {} experts", JsonCursor::shown(tensor.name), count));
+    const StreamedTensor stack = stream_gguf(*file_, tensor);
+    for (std::int64_t expert = 0; expert < count; ++expert) {
+      StreamedTensor one = expert_of(stack, expert);
+      one.name = names_.expert_to_config_name(tensor.name, expert).value();
+      out_.weights.push_back(std::move(one));
+    }
   }
 
   /// If the head is the token table, because it is absent or identical, it becomes an alias.

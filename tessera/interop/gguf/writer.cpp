@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -140,6 +141,7 @@ class Planner {
   GgufPlan plan(std::optional<GgmlType> type) {
     for (const StreamedTensor& tensor : tensors_)
       add_tensor(tensor);
+    add_stacks();
     tell_of_heads();
     const auto table = find("token_embd.weight");
     TESSERA_REQUIRE(table != plan_.tensors.end() && table->data.shape.size() == 2,
@@ -209,6 +211,7 @@ class Planner {
       if (names_->tie.empty()) heads_.push_back(tensor.name);
       return;
     }
+    if (take_expert(tensor)) return;
     const std::string name = name_of(tensor);
     const json::Value* tied = config_.find("tie_word_embeddings");
     if (name == names_->tie + ".weight" && tied != nullptr && tied->is_bool() && tied->as_bool())
@@ -244,7 +247,44 @@ class Planner {
     for (const std::string& module : names_->raised) {
       if (models::is_of_module(name, module)) data = shifted(data, 1.0F);
     }
+    for (const std::string& module : names_->rows_of_one) {
+      if (models::is_of_module(name, module) && data.shape.front() == 1 && data.shape.size() == 2)
+        data.shape.erase(data.shape.begin());
+    }
     plan_.tensors.push_back({name, GgmlType::F32, std::move(data)});
+  }
+
+  /// Keeps a tensor of an expert for add_stacks(); false: it is another tensor.
+  bool take_expert(const StreamedTensor& tensor) {
+    const auto expert = names_->expert_to_gguf_name(known_as(tensor.name));
+    if (!expert) return false;
+    if (!checkpoint::convertible(tensor.dtype, DType::F32))
+      unsupported(fmt::format("tensor {} is of {}", tensor.name, tessera::name(tensor.dtype)));
+    stacks_[expert->name].emplace(expert->expert, tensor);
+    return true;
+  }
+
+  /// The tensors of all experts of a layer are one in the file.
+  void add_stacks() {
+    for (auto& [name, experts] : stacks_) {
+      const std::int64_t count = count_of("expert_count").value_or(0);
+      const StreamedTensor& first = experts.begin()->second;
+      std::vector<StreamedTensor> all;
+      for (const auto& [number, tensor] : experts) {
+        TESSERA_REQUIRE(
+            number == std::ssize(all) && tensor.shape == first.shape && tensor.dtype == first.dtype,
+            Format,
+            fmt::format("tensor {} does not continue the experts of {}", tensor.name, name),
+            "take all of the model's files, with experts of one shape and type");
+        all.push_back(tensor);
+      }
+      TESSERA_REQUIRE(
+          std::ssize(all) == count,
+          Format,
+          fmt::format("the weights have {} of the {} experts of {}", all.size(), count, name),
+          "take all of the model's files");
+      plan_.tensors.push_back({name, GgmlType::F32, stacked(name, std::move(all))});
+    }
   }
 
   void tell_of_heads() const {
@@ -414,7 +454,9 @@ class Planner {
   void choose_types(GgmlType wanted) {
     for (GgufPlan::Tensor& tensor : plan_.tensors) {
       const bool matrix = tensor.data.shape.size() > 1 && tensor.name != "position_embd.weight" &&
-                          tensor.name != "token_types.weight";
+                          tensor.name != "token_types.weight" &&
+                          // Readers expect the router in fp32.
+                          !tensor.name.ends_with(".ffn_gate_inp.weight");
       const bool whole = tensor.data.shape.back() % ggml_block(wanted).elements == 0;
       tensor.type = !matrix ? GgmlType::F32 : whole ? wanted : GgmlType::F16;
     }
@@ -448,6 +490,8 @@ class Planner {
   const models::WeightMap* map_ = nullptr;
   Keys keys_;
   GgufPlan plan_;
+  /// By the name in the file: the tensors of experts, by their numbers.
+  std::map<std::string, std::map<std::int64_t, StreamedTensor>> stacks_;
   std::vector<std::string> heads_;  // tensors that files of this architecture leave out
 };
 

@@ -9,7 +9,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/interop/huggingface/bitsandbytes.h"
+#include "tessera/interop/huggingface/quantized_weights.h"
 #include "tessera/interop/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/encoder_decoder_options.h"
@@ -49,7 +49,7 @@ std::vector<StreamedTensor> tensors_of(const std::vector<models::Tie>& ties,
       return name.starts_with(tie.alias) || name.starts_with(tie.of);
     });
   });
-  return with_bitsandbytes(weights);
+  return plain_weights(weights);
 }
 
 /// True if the tensors have a head apart from the table: with other values, or, if `said_apart`,

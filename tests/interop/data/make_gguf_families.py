@@ -82,7 +82,13 @@ def write(name, rows, config, keys, layouts=(), width=WIDTH):
     writer.add_file_type(0)
     keys(writer)
     names = gguf.get_tensor_name_map(arch, LAYERS)
+    stacks = {}
     for k, (theirs, shape) in enumerate(rows):
+        if (expert := re.search(r"\.experts\.\d+\.", theirs)) is not None:
+            ours = names.get_name(theirs.replace(expert.group(), ".experts."), try_suffixes=(".weight",))
+            values = 1000 * k + np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+            stacks.setdefault(ours, []).append(values)
+            continue
         # The converter knows the names of BLOOM and BERT without their base.
         ours = names.get_name(theirs.removeprefix("transformer.").removeprefix("bert."), try_suffixes=(".weight", ".bias"))
         assert ours is not None, theirs
@@ -90,7 +96,9 @@ def write(name, rows, config, keys, layouts=(), width=WIDTH):
         for pattern, layout in layouts:
             if re.search(pattern, theirs):
                 values = layout(values)
-        writer.add_tensor(ours, np.ascontiguousarray(values))
+        writer.add_tensor(ours, np.ascontiguousarray(values if "_shexp" not in ours or len(values) > 1 else values.reshape(-1)))
+    for ours, experts in stacks.items():
+        writer.add_tensor(ours, np.stack(experts))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -176,6 +184,39 @@ def bert(writer):
     writer.add_token_type_count(2)
 
 
+EXPERTS, CHOSEN, NARROW = 3, 2, 6
+
+
+def with_experts(rows, shared=0, width=NARROW):
+    """The rows with experts in place of MLPs, and with a shared one of this width."""
+    out = [row for row in rows if ".mlp." not in row[0]]
+    for i in range(LAYERS):
+        at = f"model.layers.{i}.mlp."
+        out.append((at + "gate.weight", (EXPERTS, WIDTH)))
+        for name, shape in [("gate", (width, WIDTH)), ("up", (width, WIDTH)), ("down", (WIDTH, width))]:
+            out += [(at + f"experts.{j}.{name}_proj.weight", shape) for j in range(EXPERTS)]
+        if shared:
+            out.append((at + "shared_expert_gate.weight", (1, WIDTH)))
+            out += [(at + f"shared_expert.{name}_proj.weight", shape)
+                    for name, shape in [("gate", (shared, WIDTH)), ("up", (shared, WIDTH)), ("down", (WIDTH, shared))]]
+    return out
+
+
+def chosen(writer, width=None, shared=None):
+    writer.add_expert_count(EXPERTS)
+    writer.add_expert_used_count(CHOSEN)
+    if width:
+        writer.add_expert_feed_forward_length(width)
+    if shared:
+        writer.add_expert_shared_feed_forward_length(shared)
+
+
+def clamped(writer):
+    rotary(writer, 1e4)
+    chosen(writer)
+    writer.add_clamp_kqv(7.5)
+
+
 PLUS_ONE = [(r"norm\.weight$", lambda x: x + 1)]
 OWN_NORMS = [("self_attn.q_norm", 8), ("self_attn.k_norm", 8)]
 FOUR = [("pre_feedforward_layernorm", WIDTH), ("post_feedforward_layernorm", WIDTH)]
@@ -185,6 +226,15 @@ OUT.mkdir(exist_ok=True)
 write("qwen2", decoder(bias="qkv"), common("qwen2", 1e6), lambda w: rotary(w, 1e6))
 write("qwen3", decoder(channels=8, extra=OWN_NORMS, tied=True), common("qwen3", 1e6, head_dim=8, tie_word_embeddings=True),
       lambda w: rotary(w, 1e6, 8))
+write("qwen2moe", with_experts(decoder(bias="qkv"), shared=10),
+      common("qwen2_moe", 1e6, num_experts=EXPERTS, num_experts_per_tok=CHOSEN, moe_intermediate_size=NARROW,
+             shared_expert_intermediate_size=10, norm_topk_prob=False, qkv_bias=True),
+      lambda w: (rotary(w, 1e6), chosen(w, NARROW, 10)))
+write("qwen3moe", with_experts(decoder(channels=8, extra=OWN_NORMS)),
+      common("qwen3_moe", 1e6, head_dim=8, num_experts=EXPERTS, num_experts_per_tok=CHOSEN, moe_intermediate_size=NARROW,
+             norm_topk_prob=True), lambda w: (rotary(w, 1e6, 8), chosen(w, NARROW)))
+write("olmoe", with_experts(decoder(extra=[("self_attn.q_norm", 8), ("self_attn.k_norm", 4)]), width=HIDDEN),
+      common("olmoe", 1e4, num_experts=EXPERTS, num_experts_per_tok=CHOSEN, norm_topk_prob=False, clip_qkv=7.5), clamped)
 write("olmo2", decoder(extra=[("self_attn.q_norm", 8), ("self_attn.k_norm", 4), ("post_feedforward_layernorm", WIDTH)],
                        without=["input_layernorm"]), common("olmo2", 5e5), lambda w: rotary(w, 5e5))
 write("smollm3", decoder(tied=True), common("smollm3", 5e6, tie_word_embeddings=True, no_rope_layers=[1, 1]),

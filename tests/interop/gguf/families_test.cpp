@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -168,6 +169,55 @@ TEST_F(GgufFamilyFiles, WithOtherSwitchesThanTheArchitecturesAreRefused) {
   EXPECT_THAT(refusal("gptneox", "hidden_act", json::Value::string("relu")),
               HasSubstr("hidden_act"));
   EXPECT_THAT(refusal("bert", "hidden_act", json::Value::string("relu")), HasSubstr("hidden_act"));
+}
+
+// llama.cpp has no separate architecture for Mixtral: files of llama with experts are read as it.
+TEST_F(GgufFamilyFiles, OfMixtralAreFilesOfLlamaWithExperts) {
+  const fs::path mixtral =
+      tessera::test::source_dir() / "tests/golden/reference/models/mixtral_top1";
+  json::Value config = json::parse_strict(files::read(mixtral / "config.json"), "config.json");
+  config["output_router_logits"] = json::Value::boolean(false);  // of training alone
+  std::vector<checkpoint::StreamedTensor> weights;
+  std::map<std::string, std::vector<float>> theirs;
+  for (const Weight& weight : open_weights(mixtral)) {
+    weights.push_back(stream(weight, weight.name));
+    theirs.emplace(weight.name, values_of(weights.back()));
+  }
+
+  const fs::path path = written(weights, config);
+
+  const GgufFile file(path);
+  EXPECT_EQ(file.text("general.architecture"), "llama");
+  EXPECT_EQ(file.integer("llama.expert_count"), 5);
+  EXPECT_EQ(file.integer("llama.expert_used_count"), 1);
+  const GgufTensor* const gates = file.tensor("blk.1.ffn_gate_exps.weight");
+  ASSERT_NE(gates, nullptr);
+  EXPECT_EQ(gates->shape, (std::vector<std::int64_t>{5, 24, 32}));
+  const auto* const numbers = reinterpret_cast<const float*>(gates->data.data());
+  const std::vector<float>& third =
+      theirs.at("model.layers.1.block_sparse_moe.experts.3.w1.weight");
+  EXPECT_TRUE(std::ranges::equal(third, std::span(numbers + 3 * third.size(), third.size())));
+  const Foreign again = open_foreign(path).value();
+  EXPECT_EQ(description_of(again.model_config), description_of(config));
+  EXPECT_EQ(again.weights.size(), weights.size());
+  for (const checkpoint::StreamedTensor& tensor : again.weights)
+    EXPECT_EQ(values_of(tensor), theirs.at(tensor.name)) << tensor.name;
+}
+
+// Experts of one layer are one tensor of the file.
+TEST_F(GgufFamilyFiles, NeedEveryExpert) {
+  const Foreign model = opened("qwen3moe");
+  std::vector<checkpoint::StreamedTensor> some = model.weights;
+  std::erase_if(some, [](const auto& tensor) {
+    return tensor.name == "model.layers.1.mlp.experts.1.up_proj.weight";
+  });
+
+  const std::string error = test::error_of([&] {
+                              plan_gguf(some, {{"config.json", model.model_config.dump()}}, {});
+                            }).text();
+
+  EXPECT_THAT(error, HasSubstr("experts"));
+  EXPECT_THAT(error, HasSubstr("blk.1.ffn_up_exps.weight"));
 }
 
 // llama.cpp has no separate architecture for Mistral, and no window.

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpt-oss: attention sinks, windows in every second layer, biases, and experts with a bounded
+// activation that files store transposed. Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b model
+// card".
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/models/decoder_family.h"
+#include "tessera/models/moe_hf.h"
+
+namespace tessera::models {
+namespace {
+
+std::vector<PresetValue> published(std::int64_t experts) {
+  return {{"moe.num_experts", experts},
+          {"sliding_window", std::int64_t{128}},
+          {"rope_theta", 150000.0},
+          {"rope_scaling", std::string("yarn")},
+          {"rope_factor", 32.0},
+          {"rope_original_positions", std::int64_t{4096}},
+          {"rope_truncate", false}};
+}
+
+const std::vector<Preset>& presets() {
+  // clang-format off
+  static const std::vector<Preset> all = {
+      // layers, width, heads, key/value heads, feed-forward, positions, vocabulary; 0: the default
+      nano("gpt-oss-nano", 4, 128, 4, 2, 96),
+      {"gpt-oss-20b",  24, 2880, 64, 8, 2880, 131072, 201088, published(32),  64},
+      {"gpt-oss-120b", 36, 2880, 64, 8, 2880, 131072, 201088, published(128), 64},
+  };
+  // clang-format on
+  return all;
+}
+
+struct GptOssOptions final : DecoderOptions {
+  GptOssOptions() {
+    attention_bias = true;
+    moe.num_experts = 8;
+    moe.top_k = 4;
+    moe.router.bias = true;
+    use_pooled_balance(moe, 0.001);
+  }
+  double swiglu_limit = 7.0;
+
+  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
+    return std::make_unique<GptOssOptions>(*this);
+  }
+
+  void describe(config::Fields& fields) override {
+    describe_shape(fields, presets(), {});
+    fields.field("swiglu_limit",
+                 swiglu_limit,
+                 {.text = "Bound of the values before the activation of experts.",
+                  .min = 0,
+                  .max = 1e6,
+                  .above_min = true});
+    describe_attention_bias(fields);
+    describe_windows(fields);
+    describe_rest(fields);
+  }
+};
+
+bool slides(std::int64_t layer) {
+  return layer % 2 == 0;
+}
+
+void specialize(const GptOssOptions& options, DecoderShape& shape) {
+  shape.sinks = true;
+  shape.layers = windows_by_layer(options, shape.num_layers, slides);
+  if (!shape.experts) return;
+  shape.experts->bias = true;
+  shape.experts->activation.clamp = options.swiglu_limit;
+}
+
+const HfDecoder kHf = {.model_type = "gpt_oss",
+                       .architecture = "GptOssForCausalLM",
+                       .layers = 36,
+                       .hidden = 2880,
+                       .heads = 64,
+                       .vocab = 201088,
+                       .positions = 131072,
+                       .ffn = 2880,
+                       .kv_heads = 8,
+                       .head_dim = 64,
+                       .rms_norm_eps = 1e-5,
+                       .rope_theta = 150000.0,
+                       .has_experts = true};
+
+void read(const HfConfig& keys, GptOssOptions& out) {
+  read_layer_types(keys, out);
+  out.sliding_window =
+      keys.given("sliding_window") ? keys.count_or_null("sliding_window", 1e8) : 128;
+  if (out.sliding_window == 0) out.layer_types.clear();
+  out.attention_bias = keys.flag("attention_bias", true);
+  out.moe.num_experts = keys.count("num_local_experts", 128, 1e5);
+  out.moe.top_k = keys.count(
+      keys.given("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token", 4, 1e5);
+  out.swiglu_limit = keys.number("swiglu_limit", 7.0, 1e-30, 1e6);
+  keys.refuse("swiglu_alpha", keys.number("swiglu_alpha", 1.702, 0, 1e6) == 1.702, "1.702");
+  keys.refuse("hidden_act", out.activation == "silu", "\"silu\"");
+  read_balance(keys, out.moe, 0.001);
+}
+
+void write(const GptOssOptions& options, json::Value& out) {
+  MoeOptions::Router known;
+  known.bias = true;
+  TESSERA_REQUIRE(expert_width(options) == options.ffn_hidden_size && options.moe.every == 1 &&
+                      options.moe.first_dense == 0 && options.moe.layers.empty() &&
+                      options.moe.router.normalize,
+                  Unsupported,
+                  "Hugging Face's GptOssForCausalLM has experts of width ffn_hidden_size in every "
+                  "layer, whose weights are normalized",
+                  "choose another family in model.family for other experts");
+  write_experts(options, kHf.architecture.c_str(), known, false, "num_local_experts", out);
+  write_balance(options.moe, out);
+  out["attention_bias"] = json::Value::boolean(options.attention_bias);
+  out["sliding_window"] = window_to_hf(options);
+  out["swiglu_limit"] = real_to_hf(options.swiglu_limit);
+  out["swiglu_alpha"] = real_to_hf(1.702);
+}
+
+/// Files store experts as [E, C, 2 F], of which column 2 f is gate f and column 2 f + 1 is up f,
+/// and as [E, F, C].
+Composition compose(const ParamInfo& info) {
+  const std::string theirs = "model." + info.name.substr(0, info.name.rfind('.'));
+  const Shape& shape = info.shape;
+  const bool bias = info.name.ends_with(".bias");
+  if (theirs.ends_with(".mlp.experts.gate_up_proj")) {
+    if (bias) {
+      return Composition::of(theirs + "_bias", {shape[0], 2 * shape[2]})
+          .viewed({shape[0], shape[2], 2})
+          .permuted({0, 2, 1});
+    }
+    return Composition::of(theirs, {shape[0], shape[3], 2 * shape[2]})
+        .viewed({shape[0], shape[3], shape[2], 2})
+        .permuted({0, 3, 2, 1});
+  }
+  if (theirs.ends_with(".mlp.experts.down_proj")) {
+    if (bias) return Composition::of(theirs + "_bias", shape);
+    return Composition::of(theirs, {shape[0], shape[2], shape[1]}).permuted({0, 2, 1});
+  }
+  if (theirs.ends_with(".mlp.gate")) {
+    return Composition::of(
+        theirs.substr(0, theirs.rfind('.')) + (bias ? ".router.bias" : ".router.weight"), shape);
+  }
+  return compose_decoder(info);
+}
+
+TESSERA_MODEL("gpt_oss",
+              DecoderFamilyOf<GptOssOptions>{.presets = presets(),
+                                             .hf = kHf,
+                                             .specialize = specialize,
+                                             .read = read,
+                                             .write = write,
+                                             .weight_map = decoder_weights(compose),
+                                             .adjustable = adjustable_with_experts()});
+
+}  // namespace
+}  // namespace tessera::models

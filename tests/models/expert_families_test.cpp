@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families with experts: their config.json, the names of their tensors, and adapters. What they
+// compute is compared with transformers in golden/models_test.cpp.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/models/adapter.h"
+#include "tessera/models/family.h"
+
+namespace tessera::models {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+/// A small config.json of each family, without the keys that have transformers' default.
+const std::map<std::string, std::string>& configs() {
+  static const std::string sizes =
+      R"("num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
+         "num_key_value_heads": 2, "intermediate_size": 8, "vocab_size": 32,
+         "max_position_embeddings": 32, "num_experts_per_tok": 2, )";
+  static const std::string latent =
+      R"("kv_lora_rank": 6, "q_lora_rank": null, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2,
+         "v_head_dim": 4, "moe_intermediate_size": 8, "first_k_dense_replace": 1,
+         "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, )";
+  static const std::map<std::string, std::string> all = {
+      {"mixtral", sizes + R"("num_local_experts": 4)"},
+      {"qwen2_moe", sizes + R"("num_experts": 4, "moe_intermediate_size": 8,
+                  "shared_expert_intermediate_size": 12, "decoder_sparse_step": 2)"},
+      {"qwen3_moe", sizes + R"("num_experts": 4, "moe_intermediate_size": 8, "head_dim": 8,
+                  "mlp_only_layers": [0])"},
+      {"olmoe", sizes + R"("num_experts": 4, "clip_qkv": 3.5)"},
+      {"deepseek_v2", sizes + latent + R"("topk_method": "group_limited_greedy")"},
+      {"deepseek_v3", sizes + latent + R"("rope_interleave": false)"},
+      {"gpt_oss", sizes + R"("num_local_experts": 4, "head_dim": 8, "swiglu_limit": 2.5)"},
+      {"phimoe", sizes + R"("num_local_experts": 4, "attention_bias": true)"},
+      {"dbrx",
+       R"("n_layers": 2, "d_model": 16, "n_heads": 2, "vocab_size": 32, "max_seq_len": 32,
+          "attn_config": {"kv_n_heads": 1, "clip_qkv": 2.5, "rope_theta": 20000.0},
+          "ffn_config": {"ffn_hidden_size": 8, "moe_num_experts": 4, "moe_top_k": 2,
+                         "ffn_act_fn": {"name": "silu"}, "moe_loss_weight": 0.25})"},
+  };
+  return all;
+}
+
+json::Value config_of(const std::string& family, const std::string& more = "") {
+  return json::parse_strict(
+      R"({"model_type": ")" + family + R"(", )" + configs().at(family) + more + "}", family);
+}
+
+Resolved resolved(const ModelOptions& options) {
+  config::Problems problems;
+  Resolved out = resolve(options, 32, 16, problems, config::Origins());
+  problems.raise();
+  return out;
+}
+
+std::vector<std::string> tensors_of(const std::string& family) {
+  std::vector<std::string> out;
+  const Resolved model = resolved(options_from_hf(config_of(family)));
+  for (const TheirTensor& tensor :
+       their_tensors(families().get(family).weight_map, nn::parameters_of(model.model)))
+    out.push_back(tensor.name);
+  return out;
+}
+
+TEST(ExpertFamilies, WriteTheConfigurationThatTheyRead) {
+  for (const auto& [family, text] : configs()) {
+    SCOPED_TRACE(family);
+    for (const char* const more :
+         {"", R"(, "output_router_logits": true, "router_aux_loss_coef": 0.25)"}) {
+      const ModelOptions options = options_from_hf(config_of(family, more));
+      const Resolved model = resolved(options);
+      ModelOptions whole;
+      config::Problems problems;
+      config::Origins origins;
+      config::read(model.description, whole, problems, origins);
+      problems.raise();
+
+      const json::Value written = families().get(family).to_hf(*whole);
+
+      EXPECT_EQ(resolved(options_from_hf(written)).description.dump(), model.description.dump());
+    }
+  }
+}
+
+TEST(ExpertFamilies, CountTheirParameters) {
+  for (const auto& [family, text] : configs()) {
+    const Resolved model = resolved(options_from_hf(config_of(family)));
+    std::int64_t declared = 0;
+    for (const auto& info : nn::parameters_of(model.model))
+      declared += info->numel();
+    EXPECT_EQ(model.num_parameters, declared) << family;
+    EXPECT_GT(model.inactive_parameters, 0) << family;
+  }
+}
+
+// As published, and not as transformers 5 holds them in memory.
+TEST(ExpertFamilies, HaveThePublishedNamesOfTensors) {
+  EXPECT_THAT(tensors_of("mixtral"),
+              Contains("model.layers.1.block_sparse_moe.experts.3.w2.weight"));
+  EXPECT_THAT(tensors_of("mixtral"), Contains("model.layers.1.block_sparse_moe.gate.weight"));
+  EXPECT_THAT(tensors_of("phimoe"),
+              Contains("model.layers.0.block_sparse_moe.experts.0.w1.weight"));
+  EXPECT_THAT(tensors_of("qwen2_moe"), Contains("model.layers.1.mlp.shared_expert_gate.weight"));
+  EXPECT_THAT(tensors_of("qwen2_moe"), Contains("model.layers.0.mlp.down_proj.weight"));
+  for (const char* const family :
+       {"qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3"}) {
+    EXPECT_THAT(tensors_of(family), Contains("model.layers.1.mlp.experts.3.gate_proj.weight"));
+    EXPECT_THAT(tensors_of(family), Not(Contains(HasSubstr("gate_up_proj"))));
+  }
+  EXPECT_THAT(tensors_of("deepseek_v3"),
+              Contains("model.layers.1.mlp.gate.e_score_correction_bias"));
+  EXPECT_THAT(tensors_of("deepseek_v3"),
+              Contains("model.layers.1.mlp.shared_experts.up_proj.weight"));
+  EXPECT_THAT(tensors_of("deepseek_v3"),
+              Contains("model.layers.1.self_attn.kv_a_proj_with_mqa.weight"));
+  EXPECT_THAT(tensors_of("gpt_oss"), Contains("model.layers.1.mlp.experts.gate_up_proj"));
+  EXPECT_THAT(tensors_of("gpt_oss"), Contains("model.layers.1.mlp.experts.down_proj_bias"));
+  EXPECT_THAT(tensors_of("gpt_oss"), Contains("model.layers.1.self_attn.sinks"));
+  EXPECT_THAT(tensors_of("dbrx"), Contains("transformer.blocks.1.ffn.experts.mlp.w2"));
+  EXPECT_THAT(tensors_of("dbrx"), Contains("transformer.blocks.1.norm_attn_norm.attn.Wqkv.weight"));
+}
+
+TEST(ExpertFamilies, CountTheBalanceLossOfAFolderOnlyIfItAsks) {
+  const auto balance = [](const char* more) {
+    const Resolved model = resolved(options_from_hf(config_of("qwen3_moe", more)));
+    return model.description.find("moe")->find("losses")->find("balance")->as_double();
+  };
+
+  EXPECT_EQ(balance(R"(, "router_aux_loss_coef": 0.25)"), 0.0);
+  EXPECT_EQ(balance(R"(, "router_aux_loss_coef": 0.25, "output_router_logits": true)"), 0.25);
+}
+
+std::string error_of(const std::string& family, const std::string& more) {
+  try {
+    (void)options_from_hf(config_of(family, more));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing is refused";
+}
+
+TEST(ExpertFamilies, RefuseWhatIsNotBuiltByName) {
+  EXPECT_THAT(error_of("mixtral", R"(, "router_jitter_noise": 0.1)"),
+              HasSubstr("router_jitter_noise"));
+  EXPECT_THAT(error_of("gpt_oss", R"(, "swiglu_alpha": 1.5)"), HasSubstr("swiglu_alpha"));
+  EXPECT_THAT(error_of("deepseek_v3", R"(, "scoring_func": "softmax")"), HasSubstr("scoring_func"));
+  EXPECT_THAT(error_of("qwen3_moe", R"(, "decoder_sparse_step": 3)"), HasSubstr("mlp_only_layers"));
+}
+
+Adapter adapter_for(const std::string& family, const std::string& targets) {
+  AdapterOptions options;
+  config::Problems problems;
+  config::Origins origins;
+  config::read(json::parse_strict(R"({"type": "lora", "targets": )" + targets + "}", "adapter"),
+               options,
+               problems,
+               origins);
+  problems.raise();
+  const Resolved model = resolved(options_from_hf(config_of(family)));
+  return find_adapter(options, model, families().get(family).weight_map);
+}
+
+// Routers and experts are not computed with adapters, and none may be silently without effect.
+TEST(ExpertFamilies, HaveAdaptersOfEverythingButRoutersAndExperts) {
+  for (const auto& [family, text] : configs()) {
+    SCOPED_TRACE(family);
+    bool attention = false;
+    for (const AdapterModule& module : adapter_for(family, R"("all-linear")").modules) {
+      EXPECT_FALSE(module.weight->stacked()) << module.part.module;
+      EXPECT_THAT(module.part.module, Not(testing::EndsWith(".gate")));
+      attention = attention || module.part.module.ends_with("o_proj") ||
+                  module.part.module.ends_with("attn.out_proj");
+    }
+    EXPECT_TRUE(attention);
+  }
+  try {
+    (void)adapter_for("qwen3_moe", R"(["q_proj", "up_proj"])");
+    ADD_FAILURE() << "nothing is refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("up_proj"));
+    EXPECT_THAT(error.what(), HasSubstr("experts"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::models
