@@ -146,6 +146,10 @@ std::vector<config::KeyDoc> all_keys() {
   for (const std::string& family : models::families().names()) {
     if (family == models::default_family()) continue;
     std::vector<config::KeyDoc> own = config::document(models::ModelOptions(family));
+    // The default family describes the section of experts for all.
+    std::erase_if(own, [](const config::KeyDoc& key) {
+      return key.path == "moe" || key.path.starts_with("moe.");
+    });
     for (config::KeyDoc& key : own)
       key.path = "model." + key.path;
     own.insert(own.begin(),

@@ -84,9 +84,9 @@ void DecoderOptions::describe_rest(config::Fields& fields) {
                 .max = 1,
                 .above_min = true});
   describe_init(fields, "Standard deviation of initial weights.");
-  fields.section("moe", moe, "Experts instead of the MLP in some or all layers");
   describe_label_smoothing(fields);
   describe_from(fields);
+  fields.section("moe", moe, kMoeSentence);
 }
 
 namespace {

@@ -250,9 +250,9 @@ struct Gpt2Options final : FamilyOptions {
         fields,
         "Standard deviation of initial weights; residual projections divide it by sqrt(2 x "
         "num_layers).");
-    fields.section("moe", moe, "Experts instead of the MLP in some or all layers");
     describe_label_smoothing(fields);
     describe_from(fields);
+    fields.section("moe", moe, kMoeSentence);
   }
 };
 
