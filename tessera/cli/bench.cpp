@@ -15,7 +15,7 @@ namespace {
 [[noreturn]] void refuse_measurement(const std::string& what) {
   throw Error(Error::Kind::Config,
               "unknown: tessera bench " + what,
-              text::suggestion(what, std::vector<std::string>{"step", "comm"}));
+              text::suggestion(what, std::vector<std::string>{"step", "comm", "machine"}));
 }
 
 int bench(const std::vector<std::string>& line) {
@@ -23,24 +23,30 @@ int bench(const std::vector<std::string>& line) {
     const std::vector<std::string> rest(line.begin() + 1, line.end());
     if (line.front() == "step") return bench_step(rest);
     if (line.front() == "comm") return bench_comm(rest);
+    if (line.front() == "machine") return bench_machine(rest);
     if (!line.front().starts_with("-")) refuse_measurement(line.front());
   }
   std::string what;
-  Arguments arguments("bench",
-                      "Measures the operations of a training step and compares them with the "
-                      "limits of the machine, or measures the collectives between ranks.",
-                      {"tessera bench step my.json",
-                       "tessera bench step my.json --set bf16.enabled=true -v",
-                       "tessera bench comm -n 2",
-                       "tessera bench comm --help"});
-  arguments.positional("WHAT", &what, "step or comm");
+  Arguments arguments(
+      "bench",
+      "Measures the operations of a training step and compares them with the "
+      "limits of the machine, or measures the collectives between ranks, or the rates "
+      "from which times are predicted.",
+      {"tessera bench step my.json",
+       "tessera bench step my.json --set bf16.enabled=true -v",
+       "tessera bench comm -n 2",
+       "tessera bench machine",
+       "tessera bench comm --help"});
+  arguments.positional("WHAT", &what, "step, comm or machine");
   Common common;  // for both subcommands
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   refuse_measurement(what);
 }
 
-TESSERA_COMMAND("bench", "measure the operations of a step, or the collectives", bench);
+TESSERA_COMMAND("bench",
+                "measure the operations of a step, the collectives, or the machine",
+                bench);
 
 }  // namespace
 }  // namespace tessera::cli
