@@ -205,7 +205,9 @@ std::vector<std::string> outlook_lines(const Outlook& outlook,
                    hosts > 1 ? fmt::format(", {} a rank between them",
                                            rate_text(machine.rates.between_hosts))
                              : ""));
-  line("layout", text_of(choice_of(plan)));
+  Choice choice = choice_of(plan);
+  if (machine.cores == 0) choice.threads = 0;
+  line("layout", text_of(choice));
   line("memory",
        fmt::format("{} of {} a rank{}: {}",
                    in_bytes(static_cast<double>(outlook.memory.total())),

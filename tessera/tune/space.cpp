@@ -241,6 +241,7 @@ Space::Space(const json::Value& source,
                   "the layouts of this task are not searched: the tensors of its samples are known "
                   "once the data is open",
                   "tessera bench step measures one layout");
+  if (machine_.cores == 0) own_.threads = 0;  // threads of a device do not matter
   const json::Value* const elastic = base_.resolved().find("elasticity");
   const json::Value* const on =
       elastic != nullptr && elastic->is_object() ? elastic->find("enabled") : nullptr;
