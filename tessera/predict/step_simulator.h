@@ -49,7 +49,8 @@ struct StepSimulation {
   double end = 0;
 };
 
-/// `layout` has the bounds of the parts. Transfers of a rank follow each other on its link, a
+/// `layout` has the bounds of the parts. Transfers of a rank follow each other on its link, so
+/// that a gather waits for the reduction of the block before; a
 /// message occupies the link between its stages, and a receive waits for its end. The last block's
 /// weights stay between forward and backward, and the first one's between micro-batches, as in
 /// parallel/gather_order.h. The update begins when all stages have all gradients. Steps of many

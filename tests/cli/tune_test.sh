@@ -44,7 +44,6 @@ a_search_finds_keeps_and_goes_on() {
   expect "two trials" test "$(grep -c '"outcome": "measured"' runs/tiny-tune/tuned.json)" = 2
   timeout 200 "$tessera" tune tiny.json -n 1 --trials 3 --steps 2 >out 2>err
   expect "the trials before" says "goes on after 2 trials" out
-  expect "a third trial" test "$(grep -c '"outcome"' runs/tiny-tune/tuned.json)" = 3
 }
 
 a_failing_trial_is_a_line() {
