@@ -3,7 +3,7 @@
 # A folder may include itself and any folder on a lower floor; siblings never include each other.
 cd "$(dirname "$0")/.." || exit 2
 floors=("base" "config mesh launch" "hosts memory text" "comm" "tensor" "ops" "nn losses optim data checkpoint transports"
-        "models parallel" "tasks" "planner" "report interop" "engine" "rlhf tune api" "cli")
+        "models parallel" "tasks" "planner" "report interop predict" "engine" "rlhf tune api" "cli")
 declare -A floor; for i in "${!floors[@]}"; do for d in ${floors[$i]}; do floor[$d]=$i; done; done
 bad=0
 while read -r from to file; do

@@ -15,7 +15,7 @@ namespace {
 [[noreturn]] void refuse_measurement(const std::string& what) {
   throw Error(Error::Kind::Config,
               "unknown: tessera bench " + what,
-              text::suggestion(what, std::vector<std::string>{"step", "comm", "io"}));
+              text::suggestion(what, std::vector<std::string>{"step", "comm", "io", "machine"}));
 }
 
 int bench(const std::vector<std::string>& line) {
@@ -24,25 +24,31 @@ int bench(const std::vector<std::string>& line) {
     if (line.front() == "step") return bench_step(rest);
     if (line.front() == "comm") return bench_comm(rest);
     if (line.front() == "io") return bench_io(rest);
+    if (line.front() == "machine") return bench_machine(rest);
     if (!line.front().starts_with("-")) refuse_measurement(line.front());
   }
   std::string what;
-  Arguments arguments("bench",
-                      "Measures the operations of a training step and compares them with the "
-                      "limits of the machine, or measures the collectives between ranks or a disk.",
-                      {"tessera bench step my.json",
-                       "tessera bench step my.json --set bf16.enabled=true -v",
-                       "tessera bench comm -n 2",
-                       "tessera bench io /mnt/nvme",
-                       "tessera bench comm --help"});
-  arguments.positional("WHAT", &what, "step, comm or io");
+  Arguments arguments(
+      "bench",
+      "Measures the operations of a training step and compares them with the "
+      "limits of the machine, or measures the collectives between ranks, a disk, or the rates "
+      "from which times are predicted.",
+      {"tessera bench step my.json",
+       "tessera bench step my.json --set bf16.enabled=true -v",
+       "tessera bench comm -n 2",
+       "tessera bench io /mnt/nvme",
+       "tessera bench machine",
+       "tessera bench comm --help"});
+  arguments.positional("WHAT", &what, "step, comm, io or machine");
   Common common;  // for both subcommands
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   refuse_measurement(what);
 }
 
-TESSERA_COMMAND("bench", "measure the operations of a step, the collectives, or a disk", bench);
+TESSERA_COMMAND("bench",
+                "measure the operations of a step, the collectives, a disk, or the machine",
+                bench);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -106,6 +106,7 @@ json::Value profile_json(const engine::StepProfile& profile) {
   out["peak_flops_per_s"] = json::Value::number(profile.peak.flops);
   out["peak_bytes_per_s"] = json::Value::number(profile.peak.bytes);
   out["least_seconds"] = json::Value::number(profile.least_seconds());
+  out["least_seconds_of_products"] = json::Value::number(profile.least_seconds_of_products());
   out["operations"] = json::Value::array();
   for (const ops::OpRow& row : profile.operations)
     out["operations"].push_back(operation_json(row, profile));

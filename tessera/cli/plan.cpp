@@ -19,6 +19,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
+#include "tessera/cli/described_plan.h"
 #include "tessera/models/family.h"
 #include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"
@@ -47,9 +48,12 @@ bool parse(PlanFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "plan",
       "Shows what a training needs before it starts. With a configuration: everything that `train "
-      "--dry-run` shows, with the same flags. With --estimate: DeepSpeed's table of a model's "
-      "states, and the memory that tessera needs.",
+      "--dry-run` shows, with the same flags. With --device: the memory, the time of a step and "
+      "the "
+      "price on a machine that is described in a file (tessera plan CONFIG --device h100 --help). "
+      "With --estimate: DeepSpeed's table of a model's states, and the memory that tessera needs.",
       {"tessera plan my.json -n 4      layout, memory and time of a configuration",
+       "tessera plan my.json -n 64 --device h100 --hosts 8 --network ib400 --why",
        "tessera plan --estimate zero3 --model gpt2-xl --num_gpus_per_node 8",
        "tessera plan --estimate zero2 --model path/to/hugging_face_folder --num_nodes 2",
        "tessera plan --estimate zero3 --model my.json --json",
@@ -348,6 +352,7 @@ int plan_configuration(std::vector<std::string> line) {
 }
 
 int plan(const std::vector<std::string>& line) {
+  if (describes_machine(line)) return described_plan(line);
   if (!line.empty() && !line.front().starts_with("-")) return plan_configuration(line);
   PlanFlags words;
   if (!parse(words, line)) return kExitOk;

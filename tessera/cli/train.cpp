@@ -17,6 +17,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/autotuning.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/device_choice.h"
@@ -382,6 +383,8 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
 }
 
 int train(const std::vector<std::string>& line) {
+  std::vector<std::string> rest = line;
+  if (const auto mode = take_autotuning(rest)) return autotune(*mode, rest);
   return train_part(line, nullptr);
 }
 

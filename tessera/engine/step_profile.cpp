@@ -96,13 +96,17 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
   const PeakRates& peak = profile.peak;
   const double step = profile.seconds / static_cast<double>(profile.steps);
   const double least = profile.least_seconds() / static_cast<double>(profile.steps);
+  const double products =
+      profile.least_seconds_of_products() / static_cast<double>(profile.steps);
   return fmt::format(
       "layout      {} {} x {} {}, {}, micro-batch {} x {} tokens, accumulation {}\n"
       "machine     {:.1f} GFLOP/s in {} products, {:.1f} GB/s of memory, measured with this rank's "
       "threads\n"
       "step        {:.1f} ms, mean of {}; {:.0f} tokens/s\n"
       "at least    {:.1f} ms, if every operation ran as fast as the machine allows: {:.2f} of the "
-      "step\n",
+      "step\n"
+      "products    {:.1f} ms, if the products of matrices alone ran, at the machine's rate: {:.2f} of "
+      "the step\n",
       plan.ranks(),
       plan.ranks() == 1 ? "rank" : "ranks",
       plan.layout().threads,
@@ -118,7 +122,9 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
       profile.steps,
       static_cast<double>(profile.tokens) / profile.seconds,
       1e3 * least,
-      least / step);
+      least / step,
+      1e3 * products,
+      products / step);
 }
 
 }  // namespace
@@ -144,6 +150,14 @@ double StepProfile::in_operations() const {
 
 double StepProfile::rest() const {
   return std::max(0.0, seconds - collectives - in_operations());
+}
+
+double StepProfile::least_seconds_of_products() const {
+  double flops = 0;
+  for (const ops::OpRow& row : operations) {
+    if (row.shape_class <= ShapeClass::Grouped) flops += row.flops;
+  }
+  return flops / peak.flops;
 }
 
 double StepProfile::least_seconds() const {

@@ -41,6 +41,8 @@ struct StepProfile {
   [[nodiscard]] double in_operations() const;
   /// Time between operations: executor, autograd, allocation, data.
   [[nodiscard]] double rest() const;
+  /// The floor of the step: the time of its products of matrices alone, at the machine's rate.
+  [[nodiscard]] double least_seconds_of_products() const;
   /// Minimum time of all operations if each ran at the machine's peak rates.
   [[nodiscard]] double least_seconds() const;
 };

@@ -100,7 +100,8 @@ engine::StepProfile made_up() {
                      .calls = 6,
                      .seconds = 0.1,
                      .flops = 5e10,
-                     .bytes = 1e6},
+                     .bytes = 1e6,
+                     .shape_class = ShapeClass::LargeProduct},
                     {.name = "aten::add", .calls = 2, .seconds = 0.04, .bytes = 1e8},
                     {.name = "aten::mul", .calls = 2, .seconds = 4e-5, .bytes = 1e4}};
   return out;
@@ -116,6 +117,8 @@ TEST(StepProfile, IsAPage) {
            "step        100.0 ms, mean of 2; 2000 tokens/s",
            "at least    30.0 ms",
            "0.30 of the step",
+           "products    25.0 ms, if the products of matrices alone ran",
+           "0.25 of the step",
        }) {
     EXPECT_THAT(page, HasSubstr(line));
   }

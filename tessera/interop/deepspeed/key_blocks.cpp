@@ -110,8 +110,8 @@ const auto kRows = std::to_array<DeepSpeedKey>({
 
     // automatic tuning
     section("autotuning"),
-    later("autotuning.enabled", Bool, "false", kFalse, "there is no search by trial runs",
-          "set it to false; --dry-run shows whether the configuration fits and which ones would"),
+    accepted("autotuning.enabled", Bool, "false",
+             "--autotuning tune or run starts the tuner, with or without it"),
     inside("autotuning.fast", Bool, "true"),
     inside("autotuning.results_dir", String, "autotuning_results"),
     inside("autotuning.exps_dir", String, "autotuning_exps"),

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSpeed's --autotuning: trials of the ZeRO stage and the micro-batch before a training.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/config/json.h"
+#include "tessera/tune/session.h"
+
+namespace tessera::cli {
+
+/// The block `autotuning` of a DeepSpeed configuration, with DeepSpeed's defaults.
+struct AutotuningBlock {
+  bool fast = true, overwrite = true;
+  tune::Metric metric = tune::Metric::Throughput;
+  tune::TuneOptions::Order order = tune::TuneOptions::Order::Grid;
+  std::int64_t start_step = 3, end_step = 5;
+  std::int64_t early_stopping = 5, num_trials = 50;
+  std::int64_t min_batch = 1, min_micro = 1, max_micro = 1024, num_micros = 3, mp_size = 1;
+  std::optional<std::int64_t> max_batch;
+  std::filesystem::path results = "autotuning_results", experiments = "autotuning_exps";
+  std::map<std::string, std::string> mappings;  ///< keys to flags of the user's script
+};
+/// Throws Error{Config} with the place of a wrong value, and of a mapping to a flag that is not
+/// known.
+AutotuningBlock read_autotuning(const json::Value& source);
+
+/// Takes "--autotuning tune" or "--autotuning run" out of the words; nothing if it is not there.
+/// Throws Error{Config} for another value.
+std::optional<std::string> take_autotuning(std::vector<std::string>& words);
+
+/// Tunes the training of the words after `train`, and with `mode` "run" trains with the best
+/// layout. Returns the exit code.
+int autotune(const std::string& mode, const std::vector<std::string>& line);
+
+}  // namespace tessera::cli

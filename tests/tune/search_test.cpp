@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search against an exhaustive prediction, and its limits.
+#include "tessera/tune/search.h"
+
+#include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tune/toy.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+
+namespace tessera::tune {
+namespace {
+
+using ::testing::HasSubstr;
+
+predict::DescribedMachine h100() {
+  return predict::find_machine("h100");
+}
+
+TEST(Search, FindsTheBestOfAnExhaustivePrediction) {
+  for (const int ranks : {2, 4}) {
+    Space space(test::gpt2(6, 1024, 16, 512, 8), ranks, "toy.json", h100());
+    SearchOptions few{.most = 3}, all{.most = 100'000, .most_predicted = 100'000};
+
+    const Found found = search(space, few), whole = search(space, all);
+
+    ASSERT_EQ(found.best.size(), 3U);
+    EXPECT_GT(whole.best.size(), 20U);
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_DOUBLE_EQ(found.best[i].value, whole.best[i].value) << i;
+    EXPECT_LT(found.predicted, whole.predicted);
+  }
+}
+
+TEST(Search, IsDeterministicAndAccountsForEveryChoice) {
+  Space one(test::gpt2(6, 1024, 16, 512, 32), 8, "toy.json", h100());
+  Space two(test::gpt2(6, 1024, 16, 512, 32), 8, "toy.json", h100());
+
+  const Found a = search(one, {}), b = search(two, {});
+
+  ASSERT_EQ(a.best.size(), b.best.size());
+  for (std::size_t i = 0; i < a.best.size(); ++i)
+    EXPECT_EQ(a.best[i].choice, b.best[i].choice);
+  std::size_t others = 0;
+  for (const NotTried& why : a.not_tried)
+    others += why.count;
+  EXPECT_GE(others + a.best.size(), a.choices);
+}
+
+TEST(Search, EveryCandidateKeepsTheGlobalBatchAndPassesAllRules) {
+  Space space(test::gpt2(6, 1024, 16, 512, 32), 8, "toy.json", h100());
+
+  for (const Candidate& one : search(space, {}).best) {
+    EXPECT_EQ(one.choice.micro * one.choice.accumulation * one.choice.data(), 32);
+    const planner::Plan plan = space.checked_plan(one.choice);
+    Choice made = choice_of(plan);
+    made.threads = one.choice.threads;  // of a device: they do not matter
+    EXPECT_EQ(made, one.choice);
+    EXPECT_NEAR(predict::predict_step(plan, space.machine()).seconds,
+                one.time.seconds,
+                1e-9 * one.time.seconds)
+        << "the plan of a training is the plan of the search: " << text_of(one.choice);
+  }
+}
+
+TEST(Search, KeepsFixedKeys) {
+  json::Value source = test::gpt2(6, 1024, 16, 512, 32);
+  source["zero_optimization"]["stage"] = json::Value::integer(2);
+  source["parallel"]["tensor"]["size"] = json::Value::integer(2);
+  Space space(source, 8, "toy.json", h100());
+  SearchOptions options;
+  options.fixed = fixed_of({"zero_optimization.stage", "parallel.tensor.size"});
+
+  for (const Candidate& one : search(space, options).best) {
+    EXPECT_EQ(one.choice.zero, 2);
+    EXPECT_EQ(one.choice.tensor, 2);
+  }
+  EXPECT_THROW((void)fixed_of({"optimizer.lr"}), Error);
+}
+
+TEST(Search, RefusesWhatDoesNotFitWithTheNearestLayout) {
+  predict::DescribedMachine small = h100();
+  small.memory_bytes = 2e8;
+  Space space(test::gpt2(6, 1024, 16, 512, 32), 2, "toy.json", small);
+  try {
+    (void)search(space, {});
+    FAIL() << "200 MB are too few";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("fit"));
+  }
+}
+
+TEST(Search, MetricsOrderByWhatTheyName) {
+  Space space(test::gpt2(6, 1024, 16, 512, 32), 8, "toy.json", h100());
+  const Candidate fast = search(space, {.most = 1}).best[0];
+  const Candidate small = search(space, {.metric = Metric::Memory, .most = 1}).best[0];
+
+  EXPECT_LE(fast.time.seconds, small.time.seconds);
+  EXPECT_LE(small.memory.total(), fast.memory.total());
+  EXPECT_THROW((void)metric_of("speed"), Error);
+}
+
+TEST(Search, Of4096RanksAnd96LayersIsShort) {
+  const double begin = now_s();
+  Space space(test::gpt2(96, 12288, 96, 2048, 4096), 4096, "toy.json", h100());
+
+  const Found found = search(space, {});
+
+  std::printf("4096 ranks, 96 layers: %zu layouts, %zu simulated, %.2f s; best %s: %.2f s\n",
+              found.choices,
+              found.predicted,
+              now_s() - begin,
+              text_of(found.best[0].choice).c_str(),
+              found.best[0].time.seconds);
+  EXPECT_GT(found.choices, 1000U);
+  EXPECT_LT(found.predicted, found.choices / 5);
+}
+
+TEST(Choice, ComesBackFromJsonAndFromAPlan) {
+  Choice choice;
+  choice.ranks = 16;
+  choice.tensor = 2;
+  choice.sequence = true;
+  choice.pipeline = 2;
+  choice.schedule = "interleaved";
+  choice.chunks = 2;
+  choice.zero = 1;
+  choice.micro = 2;
+  choice.accumulation = 4;
+  choice.recompute = Recompute::Selective;
+  choice.threads = 1;
+  EXPECT_EQ(choice_from_json(json::parse(to_json(choice).dump(), "t")), choice);
+  EXPECT_THROW((void)choice_from_json(json::parse("{}", "t")), Error);
+  EXPECT_TRUE(differences(choice, choice).empty());
+  Choice other = choice;
+  other.zero = 3;
+  EXPECT_EQ(differences(choice, other), std::vector<std::string>{"zero_optimization.stage 1 -> 3"});
+}
+
+}  // namespace
+}  // namespace tessera::tune
