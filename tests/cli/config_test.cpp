@@ -338,8 +338,8 @@ TEST(DeepSpeedPage, IsUpToDate) {
 
 TEST(OptionPages, AreUpToDate) {
   for (const std::string& program : interop::option_pages()) {
-    const std::string page = files::read(tessera::test::source_dir().string() + "/docs/coming_from/" +
-                                         program + ".md");
+    const std::string page =
+        files::read(tessera::test::source_dir().string() + "/docs/coming_from/" + program + ".md");
     // If this fails: build/release/bin/tessera config docs PROGRAM > docs/coming_from/PROGRAM.md
     EXPECT_EQ(run_program({"config", "docs", program}).out, page) << program;
   }

@@ -410,6 +410,28 @@ TEST_F(Commands, OfMegatronHaveItsRates) {
   EXPECT_GE(compared, 5);
 }
 
+TEST_F(Commands, OfMegatronHaveItsExperts) {
+  const std::string llama =
+      std::string(kGpt) +
+      "--train-iters 5 --lr 1e-3 --normalization RMSNorm --swiglu "
+      "--disable-bias-linear --position-embedding-type rope --hidden-dropout 0 ";
+  const ForeignCommand command =
+      read(llama +
+           "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 48 --moe-aux-loss-coeff 1e-2 "
+           "--moe-layer-freq [0,1] --moe-router-load-balancing-type aux_loss --moe-grouped-gemm");
+  EXPECT_EQ(key(command, "model.moe.num_experts"), "8");
+  EXPECT_EQ(key(command, "model.moe.layers"), "[1]");
+  EXPECT_EQ(key(command, "model.moe.router.normalize"), "true");
+  EXPECT_EQ(key(command, "model.moe.losses.balance"), "1e-2");
+  EXPECT_EQ(
+      key(read(llama + "--num-experts 4 --moe-router-pre-softmax --moe-layer-freq ([0]*1+[1]*1)"),
+          "model.moe.router.normalize"),
+      "false");
+  EXPECT_THAT(refusal(llama + "--num-experts 4 --moe-layer-freq [1]"), HasSubstr("names 1 layers"));
+  EXPECT_THAT(refusal(std::string(kGpt) + "--train-iters 5 --lr 1e-3 --num-experts 4"),
+              HasSubstr("only models with RMSNorm"));
+}
+
 TEST_F(Commands, OfMegatronHaveItsVocabulary) {
   const json::Value all = golden("megatron.json");
   for (const json::Value& one : all.find("models")->items()) {
@@ -421,7 +443,7 @@ TEST_F(Commands, OfMegatronHaveItsVocabulary) {
       shown += flag.as_string() + " ";
     }
     SCOPED_TRACE(shown);
-    // Experts and norms of queries and keys are refused.
+    // Norms of queries and keys are refused, and experts in a model of this form.
     const bool refused = shown.find("experts") != std::string::npos ||
                          shown.find("qk-layernorm") != std::string::npos;
     if (refused) {
