@@ -54,6 +54,14 @@ std::vector<std::string> without_dashes(const std::vector<std::string>& line) {
 
 /// Exits with 0 if tessera knows the script of a command; prints nothing.
 int knows(const std::vector<std::string>& line) {
+  Common common;
+  Arguments arguments(
+      "knows",
+      "Exits with 0 if the script or program of a command is known, else with 1. The "
+      "functions of tessera shell ask it.",
+      {"tessera knows -- python run_clm.py"});
+  arguments.common(common);
+  if (line.empty() || line.front() != "--") return arguments.parse(line) ? 1 : kExitOk;
   bool known = false;
   try {
     known = interop::knows_foreign_command(without_dashes(line));

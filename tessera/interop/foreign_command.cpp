@@ -351,7 +351,8 @@ std::vector<std::string> with_dashes(const std::vector<std::string>& words) {
 }  // namespace
 
 bool is_foreign_command(const std::vector<std::string>& words) {
-  return split_command(words).has_value();
+  const auto command = split_command(words);
+  return command && (!command->launchers.empty() || program_of(*command) != nullptr);
 }
 
 bool knows_foreign_command(const std::vector<std::string>& words) {

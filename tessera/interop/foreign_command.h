@@ -31,7 +31,7 @@ struct ForeignCommand {
 
 /// True if the words begin with a launcher or a program whose commands are read: torchrun, python,
 /// accelerate, deepspeed, colossalai, srun, mpirun, trl, axolotl, llamafactory-cli, or the script
-/// of such a program.
+/// of such a program. Another script is such a command only behind a launcher.
 bool is_foreign_command(const std::vector<std::string>& words);
 
 /// True if the words name a script or a command of a program that is known, however its options.
