@@ -152,6 +152,7 @@ void dpo(Meaning& meaning) {
 
 void rlhf(Meaning& meaning) {
   finish(meaning, 2);
+  meaning.drop("data.drop_last");  // a rollout has whole batches
   const Setting* const critic = meaning.given("@critic");
   if (critic == nullptr) {
     meaning.refuse(fmt::format("{} without a reward model", meaning.program),

@@ -144,19 +144,6 @@ void dpo(Meaning& meaning) {
   meaning.set("task.params.loss.weights", std::move(numbers), meaning.find("@loss_weights"));
 }
 
-void preference(Meaning& meaning) {
-  finish(meaning);
-  const json::Value* const type = meaning.value("task.params.loss.type");
-  if (type != nullptr && type->is_string() && type->as_string() == "simpo" &&
-      meaning.program == "TRL's cpo")
-    meaning.set(
-        "task.params.method", json::Value::string("simpo"), meaning.find("task.params.loss.type"));
-}
-
-void reward(Meaning& meaning) {
-  finish(meaning);
-}
-
 // Functions of trl.rewards, and reward models.
 void set_rewards(Meaning& meaning) {
   std::vector<std::string> names = one_or_more(meaning, "@rewards");
@@ -206,6 +193,8 @@ void set_rollouts(Meaning& meaning) {
   const Setting* const of = meaning.find("rl.max_new_tokens");
   meaning.set(
       "data.sequence_length", json::Value::integer(static_cast<std::int64_t>(prompt + answer)), of);
+  // A rollout has whole batches.
+  meaning.drop("data.drop_last");
   if (const Setting* const high = meaning.given("@epsilon_high")) {
     meaning.copy("rl.loss.epsilon_high", high);
   } else {
@@ -313,25 +302,25 @@ const bool kPrograms = add_programs({
      .names = {"trl kto", "kto.py"},
      .tables = tables("trl/kto"),
      .always = TESSERA_PREFER("kto"),
-     .rules = preference,
+     .rules = finish,
      .file = "config"},
     {.title = "TRL's cpo",
      .names = {"trl cpo", "cpo.py"},
      .tables = tables("trl/cpo"),
      .always = TESSERA_PREFER("cpo"),
-     .rules = preference,
+     .rules = finish,
      .file = "config"},
     {.title = "TRL's orpo",
      .names = {"trl orpo", "orpo.py"},
      .tables = tables("trl/orpo"),
      .always = TESSERA_PREFER("orpo"),
-     .rules = preference,
+     .rules = finish,
      .file = "config"},
     {.title = "TRL's reward",
      .names = {"trl reward", "reward.py", "reward_modeling.py"},
      .tables = tables("trl/reward"),
      .always = TESSERA_TRL("reward"),
-     .rules = reward,
+     .rules = finish,
      .file = "config"},
     {.title = "TRL's grpo",
      .names = {"trl grpo", "grpo.py", "train_grpo.py", "gspo.py"},
