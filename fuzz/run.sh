@@ -14,6 +14,8 @@ mkdir -p "$build/objects" "$build/corpus"
 
 flags=(-std=c++20 -O1 -g -I. -DFMT_SHARED -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined)
 sources=(tessera/base/*.cpp tessera/config/*.cpp tessera/mesh/*.cpp tessera/checkpoint/*.cpp tessera/interop/{bmtrain,deepspeed,llmc,megatron,nanogpt,torch}/*.cpp tessera/interop/{export,foreign,npy,weights}.cpp
+  tessera/interop/{command_meaning,command_words,dataset_names,foreign_command,foreign_flags,monitor_flags,option_table,option_values,short_forms,yaml}.cpp
+  tessera/interop/huggingface/{commands,trainer_rules}.cpp tessera/interop/{axolotl,launchers,llamafactory,trl}/*.cpp tessera/interop/peft/command_rules.cpp
   tessera/interop/gguf/{blocks,file,layout,reader,rotary,splits,tokenizer,tokenizer_export}.cpp
   tessera/interop/huggingface/{bitsandbytes,mxfp4,quantized_weights,sentence_transformers}.cpp tessera/interop/onnx/file.cpp
   tessera/text/chat/*.cpp tessera/text/tokenizers/*.cpp tessera/data/images/*.cpp tessera/data/record_formats/*.cpp tessera/data/{records,class_names,datasets_folder,sources,token_file,llmc_tokens,json_line,block_sums,text_encoding}.cpp tessera/text/{small_file,file_tokenizer,tokenizer_json,tokenizer,gpt2_tokenizer,bpe,bpe_files,unicode_class}.cpp tessera/models/{gpt_names,gguf_names,megatron_names,modelcenter_names,module_order}.cpp fuzz/readers.cpp)
@@ -34,7 +36,7 @@ done
 for job in "${running[@]}"; do wait "$job"; done
 objects=()
 for source in "${sources[@]}"; do objects+=("$build/objects/${source//\//_}.o"); done
-"$clang" -fsanitize=fuzzer,address,undefined "${objects[@]}" -lfmt -lxxhash -lspdlog -lutf8proc -lpcre2-8 -lpng -ljpeg -lz -lzstd -ldl -o "$build/readers"
+"$clang" -fsanitize=fuzzer,address,undefined "${objects[@]}" -lfmt -lyaml-cpp -lxxhash -lspdlog -lutf8proc -lpcre2-8 -lpng -ljpeg -lz -lzstd -ldl -o "$build/readers"
 
 seeds() { # seeds TARGET FILE...
   local target=$1 file
@@ -57,12 +59,12 @@ seeds torch-loop-model "$golden"/interop/torch_tutorial/model_000005.pth
 seeds deepspeed-sharded-model "$golden"/interop/deepspeed_z3_bf16/global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt
 seeds deepspeed-sharded "$golden"/interop/deepspeed_z3_bf16/global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt
 for target in quantized manifest tokens gguf nanogpt onnx llmc llmc-tokens megatron modelcenter universal universal-states deepspeed-stage3 \
-  vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow parquet table image; do seeds "$target"; done
+  vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow parquet table image yaml; do seeds "$target"; done
 
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=(safetensors quantized torch index manifest tokens gguf nanogpt onnx llmc llmc-tokens megatron modelcenter torch-loop
   torch-loop-model deepspeed deepspeed-optimizer deepspeed-sharded deepspeed-sharded-model deepspeed-stage3 universal
-  universal-states vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow parquet table chat image)
+  universal-states vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow parquet table chat image yaml)
 for target in "${targets[@]}"; do
   echo "fuzzing $target for $seconds s"
   TESSERA_FUZZ=$target "$build/readers" -max_total_time="$seconds" -max_len=1000000 -rss_limit_mb=2048 -timeout=20 \

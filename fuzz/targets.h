@@ -32,6 +32,7 @@
 #include "tessera/interop/torch/file.h"
 #include "tessera/interop/torch/value.h"
 #include "tessera/interop/weights.h"
+#include "tessera/interop/yaml.h"
 #include "tessera/text/chat/chat_template.h"
 #include "tessera/text/tokenizer.h"
 
@@ -337,8 +338,9 @@ inline const std::map<std::string, Target>& targets() {
       {"arrow", {"x.arrow", [](const fs::path& f) { read_records(f / "x.arrow"); }, ""}},
       {"parquet", {"x.parquet", [](const fs::path& f) { read_records(f / "x.parquet"); }, ""}},
       {"table", {"x.csv", [](const fs::path& f) { read_records(f / "x.csv"); }, ""}},
-      {"jsonl",
-       {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}}};
+      {"jsonl", {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}},
+      {"yaml",
+       {"x.yaml", [](const fs::path& f) { interop::read_settings((f / "x.yaml").string()); }, ""}}};
   return all;
 }
 

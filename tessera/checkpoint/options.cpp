@@ -4,15 +4,14 @@
 namespace tessera::checkpoint {
 
 void Options::describe(config::Fields& f) {
-  f.field(
-      "every",
-      every,
-      {.text = "Write a checkpoint every N steps, or with \"epoch\" at the end of every epoch; 0 "
-               "disables this.",
-       .unit = "steps",
-       .min = 0,
-       .default_text = "see every_minutes",
-       .type = "integer or \"epoch\""});
+  f.field("every",
+          every,
+          {.text = "Write a checkpoint every N steps, or after every share of them (0.1), or with "
+                   "\"epoch\" at the end of every epoch; 0 disables this.",
+           .unit = "steps",
+           .min = 0,
+           .default_text = "see every_minutes",
+           .type = "number or \"epoch\""});
   f.field("every_minutes",
           every_minutes,
           {.text = "Write a checkpoint when this many minutes have passed since the last one, in "

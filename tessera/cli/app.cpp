@@ -23,10 +23,12 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
+#include "tessera/cli/foreign_program.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/version.h"
 #include "tessera/hosts/cluster_launcher.h"
 #include "tessera/hosts/detect_launcher.h"
+#include "tessera/interop/foreign_command.h"
 #include "tessera/interop/foreign_flags.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/refusal.h"
@@ -56,6 +58,9 @@ constexpr Variable kVariables[] = {
      "folders of models, with colons between them, in which a name like owner/model is "
      "looked for; Hugging "
      "Face's cache comes after them"},
+    {"TESSERA_DATA",
+     "folders of data sets, with colons between them, in which names like owner/data of other "
+     "programs' commands are looked for; the caches of Hugging Face come after them"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},
     {"TESSERA_SECRET_FILE",
      "file with the secret of a job of several hosts that another launcher starts"},
@@ -76,6 +81,9 @@ std::string overview() {
   }
   out +=
       "\nHelp for a command: tessera train --help\n"
+      "A command of another program behind tessera: tessera torchrun run_clm.py ..., tessera trl "
+      "dpo "
+      "...\n"
       "Start here:\n"
       "  tessera init nano --data my.txt > my.json\n"
       "  tessera train my.json -n 2\n"
@@ -173,6 +181,8 @@ int dispatch(const std::vector<std::string>& words) {
     std::printf("tessera %s\n", kVersion);
     return kExitOk;
   }
+  if (!commands().has(name) && interop::is_foreign_command(words))
+    return run_foreign_program(words);
   refuse_order(words);
   const Command& command = commands().get(name);
   return command.run({words.begin() + 1, words.end()});

@@ -17,6 +17,7 @@
 #include "tessera/config/document.h"
 #include "tessera/interop/deepspeed/keys.h"
 #include "tessera/interop/deepspeed/keys_page.h"
+#include "tessera/interop/option_page.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
@@ -208,11 +209,15 @@ int docs(const std::string& page) {
     std::printf("%s%s", kIntroduction, config::markdown(keys).c_str());
   } else if (page == "layouts") {
     std::fputs(report::layouts_markdown().c_str(), stdout);
+  } else if (const std::vector<std::string> programs = interop::option_pages();
+             std::find(programs.begin(), programs.end(), page) != programs.end()) {
+    std::fputs(interop::option_page(page).c_str(), stdout);
   } else {
-    TESSERA_REQUIRE(page == "deepspeed",
-                    Config,
-                    fmt::format("the page {} does not exist", page),
-                    "tessera config docs, or with deepspeed or layouts behind it");
+    TESSERA_REQUIRE(
+        page == "deepspeed",
+        Config,
+        fmt::format("the page {} does not exist", page),
+        "tessera config docs, or with deepspeed, layouts or the name of a program behind it");
     std::printf("%s%s", kDeepSpeed, interop::deepspeed_markdown(keys).c_str());
   }
   return kExitOk;
@@ -253,7 +258,8 @@ int config_command(const std::vector<std::string>& line) {
                        "tessera config schema                    JSON Schema for an editor",
                        "tessera config docs                      docs/config.md",
                        "tessera config docs deepspeed            docs/coming_from/deepspeed.md",
-                       "tessera config docs layouts              docs/tables/layouts.md"});
+                       "tessera config docs layouts              docs/tables/layouts.md",
+                       "tessera config docs trl                  docs/coming_from/trl.md"});
   arguments.positional("WHAT", &what, "explain, convert, schema or docs");
   arguments.positional("KEY", &key, "Key, section, file or page", /*required=*/false);
   Common common;  // no other output

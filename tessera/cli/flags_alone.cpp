@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/hub.h"
 #include "tessera/config/overrides.h"
-#include "tessera/interop/foreign_flag_table.h"
+#include "tessera/interop/foreign_keys.h"
 #include "tessera/models/family.h"
 
 namespace tessera::cli {
@@ -81,9 +81,9 @@ json::Value configuration_from_flags(const std::string& model,
     drop(out, {"train_batch_size", "gradient_accumulation_steps"});
   // The schedule of `tessera init` belongs to its learning rate: its lowest rate may be above
   // another one. Without a schedule the other programs let their rate fall linearly to 0.
-  const bool has_rate = sets(flags, {"optimizer.lr", interop::flag_table::kLoraRate});
+  const bool has_rate = sets(flags, {"optimizer.lr", interop::foreign_keys::kLoraRate});
   const bool has_schedule =
-      sets(flags, {"scheduler", interop::flag_table::kWarmup, interop::flag_table::kRatio});
+      sets(flags, {"scheduler", interop::foreign_keys::kWarmup, interop::foreign_keys::kRatio});
   if (has_rate || has_schedule) drop(out, {"scheduler"});
   if (has_rate && !has_schedule)
     config::set_key(out, "scheduler.type", json::Value::string("linear"), "tessera train");

@@ -24,6 +24,7 @@
 #include "tessera/cli/elastic.h"
 #include "tessera/cli/flags_alone.h"
 #include "tessera/cli/folds.h"
+#include "tessera/cli/foreign_program.h"
 #include "tessera/cli/host_flags.h"
 #include "tessera/cli/merged_config.h"
 #include "tessera/cli/ranks.h"
@@ -37,6 +38,7 @@
 #include "tessera/hosts/copy_server.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/hosts/run_on_hosts.h"
+#include "tessera/interop/foreign_command.h"
 #include "tessera/interop/foreign_flags.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
@@ -250,6 +252,26 @@ json::Value configured(const std::string& path, TrainFlags& words, interop::Fore
   return source;
 }
 
+/// Returns the configuration that a command of another program means, with the changes of --set.
+json::Value configured(interop::ForeignCommand& command, TrainFlags& words) {
+  for (const std::string& note : command.notes)
+    log::warn(note);
+  if (!words.ranks) words.ranks = command.ranks;
+  for (const std::string& assignment : words.set)
+    config::apply_override(command.source, assignment);
+  return command.source;
+}
+
+/// A command of another program (`torchrun ... run_clm.py ...`) in place of CONFIG, if the line is
+/// one; its options are then removed from `rest`.
+std::optional<interop::ForeignCommand> take_command(std::vector<std::string>& rest) {
+  if (!interop::is_foreign_command(rest)) return std::nullopt;
+  interop::ForeignCommand command = interop::read_foreign_command(rest);
+  rest = command.host_words;
+  rest.insert(rest.end(), command.own_words.begin(), command.own_words.end());
+  return command;
+}
+
 /// The words of a command line without --folds and --json.
 std::vector<std::string> without_folds(const std::vector<std::string>& line) {
   std::vector<std::string> out;
@@ -297,8 +319,9 @@ int cross_validate(const TrainFlags& words,
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts::HostPart> part) {
   std::vector<std::string> rest = line;
   go_on_without_a_reader();
-  for (const std::string& word : line)
-    refuse_script(word, line);
+  std::optional<interop::ForeignCommand> typed = take_command(rest);
+  for (const std::string& word : rest)
+    refuse_script(word, rest);
   HostFlags hosts = take_host_flags(rest);
   interop::ForeignFlags foreign = interop::take_foreign_flags(rest);
   TrainFlags words;
@@ -307,7 +330,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
   for (const std::string& note : foreign.notes)
     log::warn(note);
 
-  json::Value source = configured(path, words, foreign);
+  json::Value source = typed ? configured(*typed, words) : configured(path, words, foreign);
   if (!part) {
     for (const std::string& note : use_hosts_key(hosts, source))
       log::warn(note);
@@ -328,7 +351,9 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
   set_defaults_of_hosts(source, all_ranks, local_ranks);
   ranks = ranks_that_learn(source, ranks, local_ranks);
   const bool sets_every = words.folds && set_fold(source, *words.folds, 1);
-  const std::string name = path.empty() ? name_from_flags(words.model) : name_of_config(path);
+  const std::string name = typed          ? typed->name
+                           : path.empty() ? name_from_flags(words.model)
+                                          : name_of_config(path);
   // An elastic training leaves slots unused that cannot share the batch.
   const auto make_plan = [&] {
     return choice.several && is_elastic(source) ? plan_of_most_ranks(source, ranks, name)
@@ -338,6 +363,10 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
   if (words.folds) return cross_validate(words, line, plan, sets_every);
   if (set_groups_of_hosts(source, plan, local_ranks, part.get(), choice.pool)) plan = make_plan();
   check_transport(plan, local_ranks < all_ranks);
+  if (typed && words.dry_run && !words.common.quiet && !words.common.json) {
+    for (const std::string& one : meaning_lines(*typed))
+      std::puts(one.c_str());
+  }
 
   std::optional<hosts::ElasticOptions> elastic;
   if (choice.several) {

@@ -17,295 +17,34 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/overrides.h"
-#include "tessera/interop/deepspeed/chat_flag_table.h"
 #include "tessera/interop/deepspeed/chat_flags.h"
-#include "tessera/interop/foreign_flag_table.h"
-#include "tessera/interop/megatron/flags.h"
-#include "tessera/interop/monitor_flags.h"
+#include "tessera/interop/foreign_keys.h"
+#include "tessera/interop/option_table.h"
+#include "tessera/interop/option_values.h"
 #include "tessera/interop/short_forms.h"
 
 namespace tessera::interop {
 namespace {
 
-using namespace flag_table;
+using namespace foreign_keys;
 
-constexpr std::array<std::span<const Flag>, 2> kAllFlags = {kFlags, kChatFlags};
+constexpr std::string_view kRows =
+#include "tessera/interop/options.inc"
+    ;
+const bool kAdded = add_option_tables("train", kRows);
 
-const Flag* find_flag(std::string_view word) {
+constexpr std::array<std::string_view, 2> kTables = {"train/flags", "train/chat"};
+
+const Option* find_flag(std::string_view word) {
   if (word.size() < 2 || word[0] != '-') return nullptr;
-  std::string name(word.substr(0, word.find('=')));
-  if (word[1] == '-') std::replace(name.begin() + 2, name.end(), '-', '_');
-  for (const std::span<const Flag> flags : kAllFlags) {
-    const auto it = std::find_if(
-        flags.begin(), flags.end(), [&](const Flag& flag) { return flag.name == name; });
-    if (it != flags.end()) return &*it;
+  const std::string_view name = word.substr(0, word.find('='));
+  // A short flag has one dash and one letter.
+  const bool is_short = word[1] != '-';
+  if (is_short != (name.size() == 2)) return nullptr;
+  for (const std::string_view table : kTables) {
+    if (const Option* const found = option_table(table).find(name)) return found;
   }
   return nullptr;
-}
-
-bool is_switch(Kind kind) {
-  return kind == Kind::Switch || kind == Kind::Off || kind == Kind::Stage || kind == Kind::Zero ||
-         kind == Kind::Ema || kind == Kind::Questions || kind == Kind::ExpertBias;
-}
-
-// DeepSpeed-Chat's decay of the average of the actor's weights.
-constexpr double kChatEma = 0.992;
-// Megatron-LM's default of --moe-router-bias-update-rate.
-constexpr double kExpertBias = 1e-3;
-
-// The value of a switch that is on.
-json::Value switched(Kind kind, bool on) {
-  if (kind == Kind::Zero) return json::Value::integer(0);
-  if (kind == Kind::Ema) return json::Value::number(kChatEma);
-  if (kind == Kind::ExpertBias) return json::Value::number(kExpertBias);
-  if (kind == Kind::Questions) return json::Value::string("questions");
-  if (kind == Kind::Stage) return json::Value::integer(on ? 1 : 0);
-  return json::Value::boolean(kind == Kind::Off ? !on : on);
-}
-
-std::optional<bool> truth(std::string_view word) {
-  const std::string lower = text::lower(word);
-  if (lower == "true" || lower == "1") return true;
-  if (lower == "false" || lower == "0") return false;
-  return std::nullopt;
-}
-
-// Reads one flag at words[at], with its value inside the word or in the next one, and advances past
-// both.
-class Reader {
- public:
-  explicit Reader(const std::vector<std::string>& words) : words_(words) {}
-
-  [[nodiscard]] bool done() const { return at_ >= words_.size(); }
-  [[nodiscard]] const std::string& word() const { return words_[at_]; }
-  void skip() { ++at_; }
-  // True if the next word is not a flag.
-  [[nodiscard]] bool has_value() const { return !done() && belongs(words_[at_], Kind::Text); }
-
-  // The value of the flag here, if there is one; a following flag is not a value.
-  std::optional<std::string> value(Kind kind) {
-    const std::string word = words_[at_++];
-    const std::size_t equals = word.find('=');
-    if (equals != std::string::npos) return word.substr(equals + 1);
-    if (done() || !belongs(words_[at_], kind)) return std::nullopt;
-    return words_[at_++];
-  }
-
- private:
-  static bool belongs(const std::string& word, Kind kind) {
-    if (is_switch(kind) || kind == Kind::ToldSwitch) return truth(word).has_value();
-    const bool negative =
-        word.size() > 1 && word[0] == '-' && (word[1] == '.' || (word[1] >= '0' && word[1] <= '9'));
-    return word.empty() || word[0] != '-' || negative;
-  }
-  const std::vector<std::string>& words_;
-  std::size_t at_ = 0;
-};
-
-json::Value number(const std::string& flag, const std::string& text) {
-  try {
-    json::Value out = json::parse(text, flag);
-    if (out.is_number()) return out;
-  } catch (const Error&) {
-    // reported below, as an error of the command line
-  }
-  throw Error(
-      Error::Kind::Config, fmt::format("{}: expected a number, found \"{}\"", flag, text), "");
-}
-
-json::Value object(const std::string& flag, const std::string& text) {
-  try {
-    json::Value out = json::parse(text, flag);
-    if (out.is_object()) return out;
-  } catch (const Error&) {
-    // reported below, as an error of the command line
-  }
-  throw Error(Error::Kind::Config,
-              fmt::format("{}: expected an object of JSON, found \"{}\"", flag, text),
-              "write it between single quotes: '{\"prompt\": \"question\"}'");
-}
-
-// ["sport", "arts"], or sport,arts.
-json::Value names_in(const std::string& flag, const std::string& text) {
-  if (text::trim(text).starts_with("[")) {
-    try {
-      return json::parse(text, flag);
-    } catch (const Error&) {
-      throw Error(Error::Kind::Config,
-                  fmt::format("{}: expected a list of JSON, found \"{}\"", flag, text),
-                  "separate the names by commas: sport,arts");
-    }
-  }
-  json::Value out = json::Value::array();
-  for (const std::string& name : text::split(text, ','))
-    out.push_back(json::Value::string(std::string(text::trim(name))));
-  return out;
-}
-
-// A backend of torch.distributed.
-void read_backend(const std::string& typed, const std::string& value, ForeignFlags& out) {
-  const std::string name = text::lower(value);
-  if (name == "nccl") {
-    out.notes.push_back(fmt::format(
-        "{} {} has no effect here: ranks exchange data in memory of the host", typed, value));
-    return;
-  }
-  TESSERA_REQUIRE(name == "gloo" || name == "mpi" || name == "ucx",
-                  Config,
-                  fmt::format("{} {}: there is no such backend", typed, value),
-                  "choose gloo, mpi or nccl, or remove it");
-  out.settings.push_back({typed, "run.transport", json::Value::string(name)});
-}
-
-/// The words of --fsdp and --sharded_ddp: the ones that divide parameters, gradients or optimizer
-/// states are stages of ZeRO, with the same bits.
-void add_sharded(const std::string& typed, const std::string& value, ForeignFlags& out) {
-  static const std::map<std::string_view, std::int64_t> stages = {{"no_shard", 0},
-                                                                  {"simple", 2},
-                                                                  {"zero_dp_2", 2},
-                                                                  {"shard_grad_op", 2},
-                                                                  {"zero_dp_3", 3},
-                                                                  {"full_shard", 3}};
-  for (const std::string& word :
-       text::split(value, value.find(',') == std::string::npos ? ' ' : ',')) {
-    const std::string_view name = text::trim(word);
-    if (name.empty()) continue;
-    if (name == "auto_wrap" || name == "offload") {
-      out.notes.push_back(fmt::format("{} {} has no effect here: {}",
-                                      typed,
-                                      name,
-                                      name == "offload"
-                                          ? "the states are in the memory of the host already"
-                                          : "each block is gathered by itself"));
-      continue;
-    }
-    const auto found = stages.find(name);
-    TESSERA_REQUIRE(
-        found != stages.end(),
-        Config,
-        fmt::format("{} {}: unknown", typed, name),
-        name.starts_with("hybrid")
-            ? "use --zero_stage 3 with zero_optimization.mics_shard_size, the ranks of a group"
-            : "use full_shard, shard_grad_op, no_shard, zero_dp_2, zero_dp_3 or simple");
-    out.settings.push_back({typed, "zero_optimization.stage", json::Value::integer(found->second)});
-  }
-}
-
-void read_config_flag(const std::string& typed,
-                      const std::optional<std::string>& value,
-                      ForeignFlags& out) {
-  // DeepSpeed's own launcher writes a bare --deepspeed along with --deepspeed_config.
-  if (!value) return;
-  TESSERA_REQUIRE(out.config.empty() || out.config == *value,
-                  Config,
-                  fmt::format("{}: two configurations: {} and {}", typed, out.config, *value),
-                  "name one of them");
-  out.config = *value;
-}
-
-// `more_values`: words after the flag's value belong to a flag that takes several.
-void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags& out) {
-  const std::string typed = reader.word().substr(0, reader.word().find('='));
-  TESSERA_REQUIRE(flag.kind != Kind::Refused,
-                  Unsupported,
-                  fmt::format("not built yet: {}", typed),
-                  std::string(flag.key));
-  if (flag.kind == Kind::Told) {
-    reader.skip();
-    out.notes.push_back(fmt::format("{} has no effect here: {}", typed, flag.key));
-    return;
-  }
-  const std::optional<std::string> value = reader.value(flag.kind);
-  if (flag.kind == Kind::Config && flag.name.find("config") == std::string_view::npos)
-    return read_config_flag(typed, value, out);
-  if (flag.kind == Kind::ToldSwitch) {
-    out.notes.push_back(fmt::format("{} has no effect here: {}", typed, flag.key));
-    return;
-  }
-  if (is_switch(flag.kind)) {
-    const auto on = value ? truth(*value) : std::optional(true);
-    TESSERA_REQUIRE(on.has_value(), Config, fmt::format("{}: expected true or false", typed), "");
-    const bool only_on = flag.kind == Kind::Zero || flag.kind == Kind::Ema ||
-                         flag.kind == Kind::Questions || flag.kind == Kind::ExpertBias;
-    if (*on || !only_on)
-      out.settings.push_back({typed, std::string(flag.key), switched(flag.kind, *on)});
-    return;
-  }
-  TESSERA_REQUIRE(
-      value.has_value(), Config, typed + ": the value is missing", "see: tessera train --help");
-  switch (flag.kind) {
-    case Kind::Rank:
-      TESSERA_REQUIRE(number(typed, *value).as_integer().has_value(),
-                      Config,
-                      fmt::format("{} {}: expected an integer", typed, *value),
-                      "launchers set it by themselves: remove it");
-      return;
-    case Kind::ToldValue:
-      out.notes.push_back(fmt::format("{} has no effect here: {}", typed, flag.key));
-      return;
-    case Kind::One:
-      TESSERA_REQUIRE(*value == flag.key,
-                      Unsupported,
-                      fmt::format("not built yet: {} {}, several hosts", typed, *value),
-                      std::string(kNoHosts));
-      return;
-    case Kind::Config:
-      return read_config_flag(typed, value, out);
-    case Kind::LoraRank:
-      return add_lora_rank(typed, std::string(flag.key), *value, out);
-    case Kind::Dtype:
-      return add_dtype(typed, *value, out);
-    case Kind::DataPaths: {
-      std::vector<std::string> paths = {*value};
-      while (more_values && reader.has_value()) {
-        paths.push_back(reader.word());
-        reader.skip();
-      }
-      return add_data_paths(typed, std::string(flag.key), paths, out);
-    }
-    case Kind::Object:
-      out.settings.push_back({typed, std::string(flag.key), object(typed, *value)});
-      return;
-    case Kind::Names:
-      out.settings.push_back({typed, std::string(flag.key), names_in(typed, *value)});
-      return;
-    case Kind::ReportTo:
-      return add_report_to(typed, *value, out);
-    case Kind::BoardFolder:
-      return add_board_folder(typed, *value, flag.key == "on", out);
-    case Kind::WandbProject:
-      return add_wandb_project(typed, *value, out);
-    case Kind::MegatronRate:
-      return add_megatron_rate(typed, flag.key, *value, out);
-    case Kind::Vocabulary:
-      out.settings.push_back({typed, "tokenizer.type", json::Value::string("gpt2")});
-      break;
-    case Kind::Backend:
-      return read_backend(typed, *value, out);
-    case Kind::Split:
-      return add_split(typed, *value, out);
-    case Kind::DropPolicy:
-      return add_drop_policy(typed, *value, out);
-    case Kind::Balancing:
-      return add_balancing(typed, *value, out);
-    case Kind::Sharded:
-      return add_sharded(typed, *value, out);
-    case Kind::RunName:
-      return add_run_name(typed, *value, out);
-    case Kind::LoraModules:
-      out.settings.push_back(
-          {typed, std::string(flag.key), json::Value::string(names_without(*value))});
-      return;
-    default:
-      break;
-  }
-  const bool text = flag.kind == Kind::Text || flag.kind == Kind::Vocabulary;
-  json::Value read = text ? json::Value::string(*value) : number(typed, *value);
-  // Hugging Face's notation for "not given".
-  if (flag.name == "--max_steps" && read.as_double() < 0) return;
-  const std::string key =
-      flag.kind == Kind::Beta ? fmt::format("{}{}", kBetas, flag.key) : std::string(flag.key);
-  out.settings.push_back({typed, key, std::move(read)});
 }
 
 // Sets one of Adam's two betas; the other one is kept, or has its default.
@@ -477,6 +216,8 @@ void set_best_metric(json::Value& source,
 
 // Sets a key that needs no other setting.
 void set_one(json::Value& source, const ForeignFlags::Setting& setting) {
+  // A name for the rules of a program.
+  if (setting.key.starts_with('@') && setting.key != kSharing) return;
   if (setting.key.starts_with(kBetas))
     return set_beta(source, setting.key.back() == '1' ? 1 : 0, setting);
   if (setting.key == kSharing) return set_sharing(source, setting);
@@ -488,16 +229,22 @@ void set_one(json::Value& source, const ForeignFlags::Setting& setting) {
 ForeignFlags take_foreign_flags(std::vector<std::string>& words) {
   ForeignFlags out;
   std::vector<std::string> kept;
-  Reader reader(words);
+  OptionWords reader(words);
   while (!reader.done()) {
-    if (const Flag* flag = find_flag(reader.word())) {
-      // Words behind a value may be CONFIG, unless it was named before.
-      const bool configured = !out.config.empty() || (!kept.empty() && kept.front()[0] != '-');
-      read_flag(reader, *flag, configured, out);
-    } else {
+    const Option* const option = find_flag(reader.word());
+    if (option == nullptr) {
       kept.push_back(reader.word());
       reader.skip();
+      continue;
     }
+    const std::string typed = reader.word().substr(0, reader.word().find('='));
+    TESSERA_REQUIRE(option->kind != OptionClass::Refused,
+                    Unsupported,
+                    fmt::format("not built yet: {}", typed),
+                    std::string(option->note));
+    // Words behind a value may be CONFIG, unless it was named before.
+    const bool configured = !out.config.empty() || (!kept.empty() && kept.front()[0] != '-');
+    set_option(typed, *option, reader.take(*option, configured), out);
   }
   words = std::move(kept);
   return out;
@@ -567,9 +314,9 @@ std::vector<std::string> apply(const ForeignFlags& flags,
 
 std::vector<std::string> foreign_flag_names() {
   std::vector<std::string> out;
-  for (const std::span<const Flag> flags : kAllFlags) {
-    for (const Flag& flag : flags) {
-      if (flag.name.starts_with("--")) out.emplace_back(flag.name);
+  for (const std::string_view table : kTables) {
+    for (const Option& option : option_table(table).options()) {
+      if (option.names.front().size() > 1) out.push_back(fmt::format("--{}", option.names.front()));
     }
   }
   return out;
@@ -580,19 +327,17 @@ std::string foreign_flags_help() {
       "Flags of DeepSpeed, DeepSpeed-Chat, Hugging Face and Megatron-LM set the corresponding "
       "keys:";
   std::string line = "\n ";
-  const auto add = [&](const Flag& flag) {
-    const bool told =
-        flag.kind == Kind::Told || flag.kind == Kind::ToldValue || flag.kind == Kind::ToldSwitch;
-    if (flag.kind == Kind::Refused || told) return;
-    if (line.size() + flag.name.size() > 96) {
-      out += line;
-      line = "\n ";
+  for (const std::string_view table : kTables) {
+    for (const Option& option : option_table(table).options()) {
+      if (option.kind != OptionClass::Mapped) continue;
+      const std::string name = fmt::format("--{}", option.names.front());
+      if (line.size() + name.size() > 96) {
+        out += line;
+        line = "\n ";
+      }
+      line += " " + name;
     }
-    line += " ";
-    line += flag.name;
-  };
-  for (const std::span<const Flag> flags : kAllFlags)
-    std::for_each(flags.begin(), flags.end(), add);
+  }
   return out + line;
 }
 

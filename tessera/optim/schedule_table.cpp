@@ -2,6 +2,7 @@
 #include "tessera/optim/schedule_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <type_traits>
@@ -103,6 +104,10 @@ std::unique_ptr<Schedule> make_from(const ScheduleRow& row,
   config::read(source, options, problems, origins);
   Given& values = options.values;
   values.base = context.base_lr;
+  if (values.warmup_share && values.warmup == 0) {
+    values.warmup = static_cast<std::int64_t>(
+        std::ceil(static_cast<double>(context.max_steps) * *values.warmup_share));
+  }
   if (!row.total_after_warmup.empty())
     check_warmup(values.warmup, values.total, row.total_after_warmup, params, problems);
   if (reads_total(row) && values.total == 0) values.total = context.max_steps;

@@ -39,6 +39,7 @@ struct Given {
   double first = 0.0, high = 0.0, low = 0.0, share = 0.0;
   double power = 1.0, gamma = 1.0, cycles = 0.5;
   std::optional<double> peak, lowest, lowest_share, first_share;
+  std::optional<double> warmup_share;  ///< of the run's steps, if there are no warm-up steps
   bool staircase = false;
   DecayShape rises = DecayShape::Linear, falls = DecayShape::Linear;
   std::vector<double> milestones;

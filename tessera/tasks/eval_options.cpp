@@ -67,13 +67,14 @@ BestRule EvalOptions::rule() const {
 }
 
 void EvalOptions::describe(config::Fields& f) {
-  f.field("every",
-          every,
-          {.text = "Evaluate every N steps, or with \"epoch\" at the end of every epoch, and at "
-                   "the end of training; 0 disables evaluation.",
-           .unit = "steps",
-           .min = 0,
-           .type = "integer or \"epoch\""});
+  f.field(
+      "every",
+      every,
+      {.text = "Evaluate every N steps, or after every share of them (0.1), or with \"epoch\" at "
+               "the end of every epoch, and at the end of training; 0 disables evaluation.",
+       .unit = "steps",
+       .min = 0,
+       .type = "number or \"epoch\""});
   f.field("test_every",
           test_every,
           {.text = "Also evaluate data.test every N steps, or with \"epoch\" at the end of every "
@@ -81,7 +82,7 @@ void EvalOptions::describe(config::Fields& f) {
                    "training.",
            .unit = "steps",
            .min = 0,
-           .type = "integer or \"epoch\""});
+           .type = "number or \"epoch\""});
   f.field("batches",
           batches,
           {.text = "Number of validation batches per evaluation.",

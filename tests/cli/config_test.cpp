@@ -12,6 +12,7 @@
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
 #include "tessera/config/overrides.h"
+#include "tessera/interop/option_page.h"
 #include "tessera/planner/config_paths.h"
 #include "tessera/planner/draft.h"
 
@@ -332,7 +333,16 @@ TEST(DeepSpeedPage, IsUpToDate) {
 
   // If this fails: build/release/bin/tessera config docs deepspeed > docs/coming_from/deepspeed.md
   EXPECT_EQ(run_program({"config", "docs", "deepspeed"}).out, page);
-  EXPECT_EQ(run_program({"config", "docs", "megatron"}).code, 2);
+  EXPECT_EQ(run_program({"config", "docs", "megatorn"}).code, 2);
+}
+
+TEST(OptionPages, AreUpToDate) {
+  for (const std::string& program : interop::option_pages()) {
+    const std::string page =
+        files::read(tessera::test::source_dir().string() + "/docs/coming_from/" + program + ".md");
+    // If this fails: build/release/bin/tessera config docs PROGRAM > docs/coming_from/PROGRAM.md
+    EXPECT_EQ(run_program({"config", "docs", program}).out, page) << program;
+  }
 }
 
 TEST(LayoutsPage, IsUpToDate) {

@@ -79,7 +79,9 @@ bool CheckpointHook::due(Trainer& trainer, const StepReport& report) const {
   if (options_.keeps_best() && options_.final && report.step == trainer.engine().max_steps())
     return false;
   return is_best(trainer) || report.save_proposed ||
-         options_.when().due(report.step, report.epoch_ended);
+         options_.when()
+             .in_run_of(trainer.engine().max_steps())
+             .due(report.step, report.epoch_ended);
 }
 
 void CheckpointHook::after_train_iter(Trainer& trainer, const StepReport& report) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hooks of `tessera train`.
+#include <cstdint>
 #include <memory>
 
 #include "tessera/engine/hooks/hooks.h"
@@ -19,7 +20,9 @@ void attach_defaults(Trainer& trainer, const hosts::HostPart* part) {
   trainer.attach(std::make_unique<MetricByEpochHook>());
   trainer.attach(std::make_unique<ThroughputHook>(/*ignored_steps=*/2));
   trainer.attach(std::make_unique<StragglerHook>());
-  if (run.eval.when().any()) trainer.attach(std::make_unique<EvaluationHook>(run.eval.when()));
+  const std::int64_t steps = trainer.engine().max_steps();
+  if (run.eval.when().any())
+    trainer.attach(std::make_unique<EvaluationHook>(run.eval.when().in_run_of(steps)));
   if (run.eval.stops_early()) trainer.attach(std::make_unique<PatienceHook>());
   if (!trainer.run_dir().empty()) trainer.attach(std::make_unique<CheckpointHook>(run.checkpoint));
   trainer.attach(std::make_unique<ShowHook>());
@@ -27,7 +30,7 @@ void attach_defaults(Trainer& trainer, const hosts::HostPart* part) {
   if (part != nullptr && part->copies.own >= 0)
     trainer.attach(std::make_unique<PeerCopyHook>(*part, run.checkpoint.peer_every));
   if (trainer.engine().data().test != nullptr)
-    trainer.attach(std::make_unique<TestHook>(run.eval.test_when()));
+    trainer.attach(std::make_unique<TestHook>(run.eval.test_when().in_run_of(steps)));
   if (!trainer.run_dir().empty()) trainer.attach(std::make_unique<RanksHook>());
   attach_profilers(trainer);
   attach_monitors(trainer);

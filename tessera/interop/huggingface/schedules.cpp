@@ -27,6 +27,8 @@ constexpr auto kFalls =
 
 const ScheduleParam kWarmupSteps{
     "num_warmup_steps", &Given::warmup, 0, {.unit = "steps", .min = 0}};
+/// A share of all steps, rounded up; used if num_warmup_steps is 0.
+const ScheduleParam kWarmupRatio{"warmup_ratio", &Given::warmup_share, 0, {.min = 0, .max = 1}};
 const ScheduleParam kTotal{"num_training_steps", &Given::total, 0, {.unit = "steps", .min = 1}};
 /// The library passes the length of the training to every schedule; these have no end.
 const ScheduleParam kUnusedTotal{"num_training_steps", &Given::unused, 0, {.unit = "steps"}};
@@ -167,20 +169,24 @@ double stable_fall(const Given& v, std::int64_t t) {
 
 const bool kHuggingFaceSchedules = optim::add_schedules({
     {.type = "constant_with_warmup",
-     .params = {kWarmupSteps, kUnusedTotal},
+     .params = {kWarmupSteps, kWarmupRatio, kUnusedTotal},
      .rise = from_zero,
      .fall = [](const Given& v, std::int64_t) { return v.base; }},
-    {.type = "linear", .params = {kWarmupSteps, kTotal}, .rise = from_zero, .fall = linear},
+    {.type = "linear",
+     .params = {kWarmupSteps, kWarmupRatio, kTotal},
+     .rise = from_zero,
+     .fall = linear},
     {.type = "cosine",
-     .params = {kWarmupSteps, kTotal, kCycles},
+     .params = {kWarmupSteps, kWarmupRatio, kTotal, kCycles},
      .rise = from_zero,
      .fall = cosine},
     {.type = "cosine_with_restarts",
-     .params = {kWarmupSteps, kTotal, {"num_cycles", &Given::waves, 1, {.min = 1}}},
+     .params = {kWarmupSteps, kWarmupRatio, kTotal, {"num_cycles", &Given::waves, 1, {.min = 1}}},
      .rise = from_zero,
      .fall = cosine_with_restarts},
     {.type = "polynomial",
      .params = {kWarmupSteps,
+                kWarmupRatio,
                 kTotal,
                 {"lr_end", &Given::low, 1e-7, {.min = 0}},
                 {"power", &Given::power, 1.0, {.min = 0}}},
@@ -189,17 +195,19 @@ const bool kHuggingFaceSchedules = optim::add_schedules({
      .check = check_polynomial},
     {.type = "inverse_sqrt",
      .params = {kWarmupSteps,
+                kWarmupRatio,
                 kUnusedTotal,
                 {"timescale", &Given::length, 0, {.unit = "steps", .min = 1}}},
      .rise = from_zero,
      .fall = inverse_sqrt},
     {.type = "cosine_with_min_lr",
-     .params = {kWarmupSteps, kTotal, kCycles, kLowest, kLowestShare},
+     .params = {kWarmupSteps, kWarmupRatio, kTotal, kCycles, kLowest, kLowestShare},
      .rise = from_zero,
      .fall = cosine_with_min_lr,
      .check = find_lowest},
     {.type = "cosine_warmup_with_min_lr",
      .params = {kWarmupSteps,
+                kWarmupRatio,
                 kTotal,
                 kCycles,
                 kLowest,
@@ -210,6 +218,7 @@ const bool kHuggingFaceSchedules = optim::add_schedules({
      .check = find_lowest},
     {.type = "warmup_stable_decay",
      .params = {kWarmupSteps,
+                kWarmupRatio,
                 {"num_decay_steps",
                  &Given::size,
                  0,

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+// axolotl's `axolotl train FILE.yml`.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+#include "tessera/interop/command_meaning.h"
+#include "tessera/interop/dataset_names.h"
+#include "tessera/interop/huggingface/trainer_rules.h"
+#include "tessera/interop/option_table.h"
+#include "tessera/interop/peft/command_rules.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using Setting = ForeignFlags::Setting;
+
+constexpr std::string_view kRows =
+#include "tessera/interop/axolotl/options.inc"
+    ;
+const bool kTables = add_option_tables("axolotl", kRows);
+
+std::string text_in(const json::Value& object, const char* key) {
+  const json::Value* const value = object.find(key);
+  return value != nullptr && value->is_string() ? value->as_string() : "";
+}
+
+void add_setting(Meaning& meaning, const Setting* from, std::string key, json::Value value) {
+  const std::string flag = from == nullptr ? meaning.program : from->flag;
+  meaning.flags.settings.push_back({flag, std::move(key), std::move(value)});
+}
+
+// ---- data ----
+
+struct Source {
+  std::vector<std::string> files;
+  std::string format;
+  json::Value map = json::Value::object();
+};
+
+// The format of records by axolotl's type ("alpaca", "chat_template", "completion",
+// "chatml.intel").
+std::string format_of(Meaning& meaning, const json::Value& entry, const std::string& place) {
+  const json::Value* const type = entry.find("type");
+  if (type == nullptr || type->is_null()) return "";
+  if (!type->is_string()) {
+    meaning.refuse(fmt::format("{}: a type with prompts of its own is not supported", place),
+                   "write the records as messages");
+    return "";
+  }
+  const std::string name = type->as_string();
+  const std::string first = name.substr(0, name.find_first_of(".:"));
+  if (first == "alpaca" || first == "alpaca_w_system") return "alpaca";
+  if (first == "chat_template") return "messages";
+  if (first == "sharegpt") return "sharegpt";
+  if (first == "completion" || first == "pretrain") return "text";
+  if (first == "input_output") {
+    meaning.refuse(fmt::format("{}: type {} is not supported", place, name),
+                   "write the records as messages");
+    return "";
+  }
+  // Types of preferences name a layout of columns, which is found by their names.
+  return "";
+}
+
+Source source_of(Meaning& meaning, const json::Value& entry, const std::string& split) {
+  Source out;
+  const std::string place = entry.place.text();
+  const std::string path = text_in(entry, "path");
+  out.format = format_of(meaning, entry, place);
+  if (out.format == "messages" && text_in(entry, "field_messages").empty() &&
+      entry.find("message_property_mappings") == nullptr &&
+      text_in(entry, "message_field_role") == "from")
+    out.format = "sharegpt";
+  const std::string field = text_in(entry, "field_messages");
+  const json::Value* const names = entry.find("message_property_mappings");
+  const bool sharegpt =
+      (names != nullptr && names->is_object() && text_in(*names, "role") == "from") ||
+      text_in(entry, "message_field_role") == "from";
+  if (out.format == "messages" && sharegpt) out.format = "sharegpt";
+  const char* const own = out.format == "sharegpt" ? "conversations" : "messages";
+  if (!field.empty() && field != own) out.map[own] = json::Value::string(field);
+  if (out.format == "text" && !text_in(entry, "field").empty())
+    out.map["text"] = json::Value::string(text_in(entry, "field"));
+  for (const char* key : {"roles", "input_transform", "shards", "temperature"}) {
+    const json::Value* const value = entry.find(key);
+    if (value != nullptr && !value->is_null() && std::string_view(key) != "roles")
+      meaning.refuse(fmt::format("{}: {} is not supported", value->place.text(), key), "remove it");
+  }
+  const json::Value* const data_files = entry.find("data_files");
+  if (data_files != nullptr && data_files->is_string()) {
+    out.files = {data_files->as_string()};
+  } else if (data_files != nullptr && data_files->is_array()) {
+    for (const json::Value& file : data_files->items())
+      out.files.push_back(file.is_string() ? file.as_string() : "");
+  }
+  std::error_code ignored;
+  for (std::string& file : out.files) {
+    if (!fs::exists(file, ignored) && fs::exists(fs::path(path) / file, ignored))
+      file = (fs::path(path) / file).string();
+  }
+  if (!out.files.empty() && fs::exists(out.files.front(), ignored)) return out;
+  const auto found = find_dataset(path, text_in(entry, "name"));
+  const std::string part = text_in(entry, "split").empty() ? split : text_in(entry, "split");
+  if (!found) {
+    meaning.refuse(fmt::format("{}: there is no data set {} on this machine", place, path),
+                   how_to_fetch_dataset(path));
+    return out;
+  }
+  out.files = split_files(*found, part);
+  if (out.files.empty())
+    meaning.refuse(fmt::format("{}: {} has no part \"{}\"", place, found->string(), part),
+                   "name a part that it has");
+  return out;
+}
+
+void set_data(Meaning& meaning, const Setting& from, const char* key, bool supervised) {
+  if (!from.value.is_array() || from.value.items().empty()) {
+    meaning.refuse(fmt::format("{}: expected a list of data sets", from.flag), "- path: FILE");
+    return;
+  }
+  json::Value files = json::Value::array();
+  Source all;
+  bool first = true;
+  for (const json::Value& entry : from.value.items()) {
+    if (!entry.is_object()) continue;
+    Source one =
+        source_of(meaning, entry, std::string_view(key) == "data.train" ? "train" : "test");
+    for (const std::string& file : one.files)
+      files.push_back(json::Value::string(file));
+    if (!first && (one.format != all.format || !(one.map == all.map))) {
+      meaning.refuse(
+          fmt::format("{}: the data sets have different types or fields", entry.place.text()),
+          "write them into one format");
+    }
+    all = std::move(one);
+    first = false;
+  }
+  if (files.items().empty()) return;
+  meaning.set(key, files.items().size() == 1 ? files.items().front() : files, &from);
+  if (std::string_view(key) != "data.train") return;
+  if (supervised && !all.format.empty())
+    meaning.set("data.format", json::Value::string(all.format), &from);
+  if (all.format == "text" && all.map.find("text") != nullptr) {
+    meaning.set("data.text_field", *all.map.find("text"), &from);
+  } else if (!all.map.members().empty()) {
+    meaning.set("data.map", all.map, &from);
+  }
+}
+
+// ---- what is learned ----
+
+void set_supervised(Meaning& meaning) {
+  meaning.set("task.type", json::Value::string("sft"));
+  const bool all = meaning.is_on("@train_on_inputs");
+  meaning.set("task.params.loss_on",
+              json::Value::string(all ? "all" : "assistant"),
+              meaning.find("@train_on_inputs"));
+  const json::Value* const format = meaning.value("data.format");
+  if (format != nullptr && format->as_string() == "text")
+    meaning.set("task.params.loss_on", json::Value::string("all"), meaning.find("@datasets"));
+  const bool packs = meaning.is_on("@packing");
+  meaning.set("data.pack", json::Value::boolean(packs), meaning.find("@packing"));
+  const std::string name = meaning.text("@chat_template");
+  if (meaning.given("@chat_template_jinja") != nullptr) {
+    meaning.copy("task.params.chat_template", meaning.given("@chat_template_jinja"));
+  } else if (name == "chatml") {
+    meaning.set(
+        "task.params.chat_template", json::Value::string("chatml"), meaning.find("@chat_template"));
+  } else if (!name.empty() && name != "tokenizer_default") {
+    meaning.note(fmt::format("{} {}: the chat template of the model's folder is used",
+                             meaning.find("@chat_template")->flag,
+                             name));
+  }
+}
+
+void set_preference(Meaning& meaning, const std::string& method) {
+  const Setting* const from = meaning.find("@rl");
+  meaning.set("task.type", json::Value::string("prefer"), from);
+  meaning.set("task.params.method", json::Value::string(method == "ipo" ? "dpo" : method), from);
+  if (method == "ipo") meaning.set("task.params.loss.type", json::Value::string("ipo"), from);
+  meaning.copy("task.params.loss.beta", meaning.given("@rl_beta"));
+  if (method == "simpo") meaning.copy("task.params.loss.gamma", meaning.given("@simpo_gamma"));
+  if (method == "kto") {
+    meaning.copy("task.params.loss.desirable_weight", meaning.given("@kto_chosen"));
+    meaning.copy("task.params.loss.undesirable_weight", meaning.given("@kto_rejected"));
+  }
+  if (method == "dpo") {
+    meaning.copy("task.params.loss.label_smoothing", meaning.given("@pref_smoothing"));
+    meaning.copy("task.params.loss.type", meaning.given("@dpo_loss"));
+    meaning.copy("task.params.loss.weights", meaning.given("@dpo_weights"));
+    meaning.copy("task.params.loss.on_policy_weights", meaning.given("@dpo_weighting"));
+  }
+}
+
+void set_task(Meaning& meaning) {
+  const std::string rl = text::lower(meaning.text("@rl"));
+  const Setting* const pretraining = meaning.given("@pretraining");
+  const Setting* const data = meaning.given("@datasets");
+  const bool supervised = rl.empty() && !meaning.is_on("@reward_model") && pretraining == nullptr;
+  if (pretraining != nullptr) {
+    const Setting copy = *pretraining;
+    set_data(meaning, copy, "data.train", false);
+  } else if (data != nullptr) {
+    const Setting copy = *data;
+    set_data(meaning, copy, "data.train", supervised);
+  } else {
+    meaning.refuse(fmt::format("{} without data", meaning.program), "name it: datasets");
+  }
+  if (const Setting* const test = meaning.given("@test_datasets")) {
+    const Setting copy = *test;
+    set_data(meaning, copy, "data.validation", false);
+  }
+  if (pretraining != nullptr) {
+    meaning.set("task.type", json::Value::string("pretrain"), pretraining);
+  } else if (meaning.is_on("@reward_model")) {
+    meaning.set("task.type", json::Value::string("reward"), meaning.find("@reward_model"));
+    meaning.copy("task.params.centering", meaning.given("@centering"));
+  } else if (supervised) {
+    set_supervised(meaning);
+  } else if (rl == "dpo" || rl == "ipo" || rl == "kto" || rl == "orpo" || rl == "simpo") {
+    set_preference(meaning, rl);
+  } else {
+    meaning.refuse(fmt::format("{} {} is not supported", meaning.find("@rl")->flag, rl),
+                   rl == "grpo"
+                       ? "its rewards are Python functions: use the task rl, tessera init --task rl"
+                       : "use dpo, ipo, kto, orpo or simpo");
+  }
+}
+
+// ---- weights, length, precision ----
+
+void set_weights(Meaning& meaning) {
+  const std::string type = text::lower(meaning.text("@adapter"));
+  const Setting* const from = meaning.given("@adapter");
+  if (type.empty()) return;
+  if (type != "lora" && type != "qlora") {
+    meaning.refuse(fmt::format("{} {} is not supported", from->flag, type), "use lora or qlora");
+    return;
+  }
+  for (const auto& [name, key] : {std::pair("@load4", "@nf4"), std::pair("@load8", "@int8")}) {
+    if (meaning.is_on(name))
+      add_setting(meaning, meaning.find(name), key, json::Value::boolean(true));
+  }
+  add_setting(meaning, from, "@nested", json::Value::boolean(meaning.is_on("@nf4")));
+  const bool linear = meaning.is_on("@linear");
+  if (linear)
+    add_setting(
+        meaning, meaning.find("@linear"), "@lora_targets", json::Value::string("all-linear"));
+  peft::set_adapter(meaning, {.from = meaning.given("@adapter"), .default_targets = !linear});
+  meaning.copy("adapter.from", meaning.given("@adapter_from"));
+}
+
+void set_precision(Meaning& meaning) {
+  const std::string bf16 = text::lower(meaning.text("@bf16", "auto"));
+  const std::string fp16 = text::lower(meaning.text("@fp16", "false"));
+  const Setting* const from = meaning.find("@bf16");
+  // "auto" is bf16 on every device that has it.
+  const bool half = fp16 == "true" || meaning.is_on("@float16");
+  if (bf16 == "true" || bf16 == "full" || (bf16 == "auto" && !half) || meaning.is_on("@bfloat16")) {
+    meaning.set("bf16.enabled", json::Value::boolean(true), from);
+    if (bf16 == "full")
+      meaning.set("bf16.bf16_master_weights_and_grads", json::Value::boolean(true), from);
+  } else if (half) {
+    meaning.set("fp16.enabled", json::Value::boolean(true), meaning.find("@fp16"));
+  }
+  const std::string recompute = text::lower(meaning.text("@recompute", "false"));
+  meaning.set("activation_checkpointing.enabled",
+              json::Value::boolean(recompute != "false"),
+              meaning.find("@recompute"));
+}
+
+// Evaluations and saves in an epoch are shares of all updates.
+void set_intervals(Meaning& meaning) {
+  const double epochs = meaning.number("@epochs").value_or(1.0);
+  const auto spread = [&](const char* each, const char* strategy, const char* steps) {
+    const Setting* const count = meaning.given(each);
+    const Setting* const own = meaning.given(steps);
+    if (count != nullptr && count->value.as_double() > 0) {
+      const double share = 1.0 / (count->value.as_double() * epochs);
+      const Setting from = *count;
+      add_setting(meaning, &from, strategy, json::Value::string("steps"));
+      if (share >= 1) {
+        add_setting(meaning, &from, strategy, json::Value::string("epoch"));
+      } else {
+        add_setting(meaning, &from, steps, json::Value::number(share));
+      }
+    } else if (own != nullptr && meaning.given(strategy) == nullptr) {
+      const Setting from = *own;
+      add_setting(meaning, &from, strategy, json::Value::string("steps"));
+    } else if (meaning.given(strategy) == nullptr) {
+      const bool none = count != nullptr || std::string_view(each) == "@evals_per_epoch";
+      add_setting(meaning, count, strategy, json::Value::string(none ? "no" : "epoch"));
+    }
+  };
+  spread("@evals_per_epoch", "@eval_strategy", "@eval_steps");
+  spread("@saves_per_epoch", "@save_strategy", "@save_steps");
+  // Without data to evaluate there are no evaluations.
+  if (meaning.value("data.validation") == nullptr &&
+      meaning.value("data.validation_fraction") == nullptr)
+    add_setting(meaning, nullptr, "@eval_strategy", json::Value::string("no"));
+  if (meaning.given("@log_steps") == nullptr)
+    add_setting(meaning, nullptr, "@log_steps", json::Value::integer(10));
+}
+
+void set_schedule(Meaning& meaning) {
+  const Setting* const ratio = meaning.given("@min_ratio");
+  if (ratio != nullptr && ratio->value.as_double() > 0) {
+    const Setting from = *ratio;
+    add_setting(meaning, &from, "@schedule", json::Value::string("cosine_with_min_lr"));
+    add_setting(
+        meaning, &from, "@schedule_params", json::Value::object({{"min_lr_rate", from.value}}));
+  } else if (const Setting* const lowest = meaning.given("@eta_min")) {
+    const Setting from = *lowest;
+    add_setting(meaning, &from, "@schedule", json::Value::string("cosine_with_min_lr"));
+    add_setting(meaning, &from, "@schedule_params", json::Value::object({{"min_lr", from.value}}));
+  }
+  const Setting* const constant = meaning.given("@constant_ratio");
+  if (constant != nullptr && constant->value.as_double() > 0)
+    meaning.refuse(fmt::format("{} is not supported", constant->flag),
+                   "use lr_scheduler warmup_stable_decay");
+  const std::string name = meaning.text("@schedule", "cosine");
+  if (name == "one_cycle" || name == "rex")
+    meaning.refuse(fmt::format("{} {} is not supported", meaning.find("@schedule")->flag, name),
+                   "use cosine, linear or constant");
+}
+
+// special_tokens that only name tokens which the tokenizer has anyway.
+void check_tokens(Meaning& meaning) {
+  const Setting* const special = meaning.given("@special_tokens");
+  if (special == nullptr || !special->value.is_object()) return;
+  for (const auto& [key, value] : special->value.members()) {
+    if (value.is_null() || key == "pad_token") continue;
+    meaning.note(
+        fmt::format("{}: {} is that of the model's tokenizer", value.key_place.text(), key));
+  }
+  for (const char* name : {"@tokens"}) {
+    const Setting* const more = meaning.given(name);
+    if (more != nullptr && more->value.is_array() && !more->value.items().empty())
+      meaning.refuse(fmt::format("{} is not supported", more->flag),
+                     "add the tokens to the model's folder");
+  }
+}
+
+void set_layout(Meaning& meaning) {
+  const Setting *const deepspeed = meaning.given("@deepspeed"),
+                       *const fsdp = meaning.given("@fsdp"),
+                       *const config = meaning.given("@fsdp_config");
+  const bool has_fsdp = fsdp != nullptr || (config != nullptr && config->value.is_object());
+  if (deepspeed != nullptr && has_fsdp) {
+    meaning.refuse(fmt::format("{} and FSDP at once", deepspeed->flag), "keep one of them");
+  } else if (has_fsdp) {
+    std::string strategy = "full_shard";
+    if (fsdp != nullptr && fsdp->value.is_array()) {
+      for (const json::Value& word : fsdp->value.items()) {
+        if (word.is_string() && word.as_string().find("shard") != std::string::npos)
+          strategy = word.as_string();
+      }
+    }
+    if (config != nullptr && config->value.is_object()) {
+      const json::Value* const reshard = config->value.find("reshard_after_forward");
+      if (reshard != nullptr && reshard->is_bool() && !reshard->as_bool())
+        strategy = "shard_grad_op";
+    }
+    meaning.set("zero_optimization.stage",
+                json::Value::integer(strategy == "shard_grad_op" ? 2
+                                     : strategy == "no_shard"    ? 0
+                                                                 : 3),
+                fsdp != nullptr ? fsdp : config);
+  } else if (deepspeed != nullptr) {
+    const std::string& file = deepspeed->value.as_string();
+    const auto found = file.find("zero");
+    const std::string_view stages = "123";
+    if (found != std::string::npos && found + 4 < file.size() &&
+        stages.find(file[found + 4]) != std::string_view::npos) {
+      meaning.set(
+          "zero_optimization.stage", json::Value::integer(file[found + 4] - '0'), deepspeed);
+    } else {
+      meaning.refuse(
+          fmt::format("{} {}: the stage is not in the name of the file", deepspeed->flag, file),
+          "name one of axolotl's files, such as deepspeed_configs/zero2.json, or give --set "
+          "zero_optimization.stage=2");
+    }
+  }
+}
+
+void train(Meaning& meaning) {
+  huggingface::use_model(meaning, meaning.given("@model"));
+  if (meaning.given("@model") == nullptr)
+    meaning.refuse(fmt::format("{} without a model", meaning.program), "name it: base_model");
+  const Setting* const size = meaning.given("@val_size");
+  if (size != nullptr && size->value.as_double() > 0 && size->value.as_double() < 1) {
+    meaning.copy("data.validation_fraction", size);
+  } else if (size != nullptr && size->value.as_double() >= 1) {
+    meaning.refuse(fmt::format("{}: expected a share below 1", size->flag), "val_set_size: 0.05");
+  }
+  set_task(meaning);
+  set_weights(meaning);
+  set_intervals(meaning);
+  set_schedule(meaning);
+  check_tokens(meaning);
+  set_layout(meaning);
+  if (const Setting* const other = meaning.given("@unfrozen"))
+    meaning.refuse(fmt::format("{} is not supported", other->flag),
+                   "freeze parameters with optimizer.groups");
+  // apply_trainer() reads switches for precision, and axolotl has words.
+  const auto is_word = [](const Setting& one) { return one.key == "@bf16" || one.key == "@fp16"; };
+  ForeignFlags flags = meaning.flags, defaults = meaning.defaults;
+  std::erase_if(meaning.flags.settings, is_word);
+  std::erase_if(meaning.defaults.settings, is_word);
+  huggingface::apply_trainer(meaning);
+  meaning.flags = std::move(flags);
+  meaning.defaults = std::move(defaults);
+  set_precision(meaning);
+  if (meaning.value("eval.micro_batch") == nullptr && meaning.value("eval") != nullptr)
+    meaning.copy("eval.micro_batch", meaning.find("train_micro_batch_size_per_gpu"));
+  if (const Setting* const project = meaning.given("@wandb_project");
+      project != nullptr && !meaning.text("@wandb_project").empty()) {
+    meaning.set("wandb.enabled", json::Value::boolean(true), project);
+    meaning.copy("wandb.project", project);
+  }
+}
+
+constexpr std::string_view kAlways =
+    R"({"data": {"drop_last": false}, "eval": {"batches": 1000000000}, "trainer": {"seed": 42}, "gradient_clipping": 1.0})";
+
+const bool kPrograms = add_programs({
+    {.title = "axolotl's train",
+     .names = {"axolotl train", "axolotl.cli.train", "axolotl sft"},
+     .tables = {"axolotl/train"},
+     .always = kAlways,
+     .rules = train,
+     .file = "-"},
+    {.title = "axolotl's preprocess",
+     .names = {"axolotl preprocess", "axolotl.cli.preprocess"},
+     .tables = {"axolotl/train"},
+     .refused = "data is tokenized when a training starts, and cached",
+     .instead = "tessera axolotl train FILE.yml --dry-run"},
+    {.title = "axolotl's merge-lora",
+     .names = {"axolotl merge-lora", "axolotl.cli.merge_lora"},
+     .tables = {"axolotl/train"},
+     .refused = "a merged model is written by another command",
+     .instead = "tessera adapter merge RUN OUT"},
+    {.title = "axolotl's inference",
+     .names = {"axolotl inference", "axolotl.cli.inference", "axolotl evaluate"},
+     .tables = {"axolotl/train"},
+     .refused = "it trains nothing",
+     .instead = "tessera chat RUN, or tessera eval RUN"},
+});
+
+}  // namespace
+}  // namespace tessera::interop

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// LLaMA-Factory's `llamafactory-cli train FILE.yaml`: its stages, adapters, and data sets by the
+// names of dataset_info.json.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/records.h"
+#include "tessera/interop/command_meaning.h"
+#include "tessera/interop/dataset_names.h"
+#include "tessera/interop/huggingface/trainer_rules.h"
+#include "tessera/interop/option_table.h"
+#include "tessera/interop/peft/command_rules.h"
+#include "tessera/interop/yaml.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using Setting = ForeignFlags::Setting;
+
+constexpr std::string_view kRows =
+#include "tessera/interop/llamafactory/options.inc"
+    ;
+const bool kTables = add_option_tables("llamafactory", kRows);
+
+/// A data set of dataset_info.json.
+struct Source {
+  std::string path;
+  std::string format;  ///< alpaca or sharegpt
+  json::Value map;     ///< the tasks' field names and those of the file
+};
+
+std::string text_in(const json::Value& object, const char* key) {
+  const json::Value* const value = object.find(key);
+  return value != nullptr && value->is_string() ? value->as_string() : "";
+}
+
+// The names of columns that differ from those that the format has.
+json::Value map_of(const json::Value& entry, const std::string& format) {
+  json::Value out = json::Value::object();
+  const json::Value* const columns = entry.find("columns");
+  if (columns == nullptr || !columns->is_object()) return out;
+  const auto add = [&](const char* there, const char* here) {
+    const std::string column = text_in(*columns, there);
+    if (!column.empty() && column != here) out[here] = json::Value::string(column);
+  };
+  if (format == "sharegpt") {
+    add("messages", "conversations");
+  } else {
+    add("prompt", "instruction");
+    add("query", "input");
+    add("response", "output");
+  }
+  add("system", "system");
+  add("history", "history");
+  add("chosen", "chosen");
+  add("rejected", "rejected");
+  return out;
+}
+
+// Tags of OpenAI's messages, which LLaMA-Factory's own examples use.
+bool has_openai_tags(const json::Value& entry) {
+  const json::Value* const tags = entry.find("tags");
+  return tags != nullptr && tags->is_object() && text_in(*tags, "role_tag") == "role" &&
+         text_in(*tags, "content_tag") == "content";
+}
+
+Source source_of(Meaning& meaning,
+                 const Setting& from,
+                 const std::string& name,
+                 const json::Value& info,
+                 const std::string& folder) {
+  Source out;
+  const json::Value* const entry = info.is_object() ? info.find(name) : nullptr;
+  if (entry == nullptr || !entry->is_object()) {
+    std::vector<std::string> names;
+    if (info.is_object()) {
+      for (const auto& [known, value] : info.members())
+        names.push_back(known);
+    }
+    meaning.refuse(
+        fmt::format("{} {}: dataset_info.json in {} has no such data set", from.flag, name, folder),
+        text::suggestion(name, names));
+    return out;
+  }
+  out.format = text_in(*entry, "formatting").empty() ? "alpaca" : text_in(*entry, "formatting");
+  out.map = map_of(*entry, out.format);
+  if (has_openai_tags(*entry)) {
+    const json::Value* const columns = entry->find("columns");
+    const std::string messages = columns == nullptr ? "" : text_in(*columns, "messages");
+    out.map = json::Value::object();
+    if (!messages.empty() && messages != "messages")
+      out.map["messages"] = json::Value::string(messages);
+    out.format = "messages";
+  }
+  const std::string file = text_in(*entry, "file_name");
+  const std::string hub = text_in(*entry, "hf_hub_url");
+  if (!file.empty()) {
+    out.path = (fs::path(folder) / file).string();
+  } else {
+    const auto found = find_dataset(hub, text_in(*entry, "subset"));
+    const std::string split = text_in(*entry, "split").empty() ? "train" : text_in(*entry, "split");
+    const std::vector<std::string> files =
+        found ? split_files(*found, split) : std::vector<std::string>{};
+    out.path = files.empty() ? "" : files.front();
+    if (!found) {
+      meaning.refuse(
+          fmt::format("{} {}: there is no data set {} on this machine", from.flag, name, hub),
+          how_to_fetch_dataset(hub));
+    }
+  }
+  return out;
+}
+
+// LLaMA-Factory takes at most that many records of each data set.
+void check_samples(Meaning& meaning, const std::string& path) {
+  struct Enough {};
+  const Setting* const most = meaning.given("@max_samples");
+  if (most == nullptr) return;
+  const double limit = most->value.as_double();
+  double count = 0;
+  try {
+    data::for_each_record(
+        data::record_files({path}, data::Split::Train), {}, [&](const data::Record&) {
+          if (++count > limit) throw Enough{};
+        });
+  } catch (const Enough&) {
+    meaning.refuse(
+        fmt::format(
+            "{}: {} has more records, and a training reads all of its files", most->flag, path),
+        fmt::format("write a smaller file: head -n {} FILE > small.jsonl", limit));
+  } catch (const Error&) {
+    // The training reports what is wrong with the data.
+  }
+}
+
+void set_data(Meaning& meaning, const char* key, const Setting& from) {
+  const std::string folder = meaning.text("@dataset_dir", "data");
+  const fs::path file = fs::path(folder) / "dataset_info.json";
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) {
+    meaning.refuse(
+        fmt::format("{}: {} does not exist, which names the data sets", from.flag, file.string()),
+        "name its folder: dataset_dir");
+    return;
+  }
+  const json::Value info = read_settings(file.string());
+  json::Value paths = json::Value::array();
+  Source all;
+  bool first = true;
+  for (const std::string& name : meaning.texts(from.key)) {
+    Source one = source_of(meaning, from, name, info, folder);
+    if (one.path.empty()) continue;
+    if (!first && (one.format != all.format || !(one.map == all.map))) {
+      meaning.refuse(fmt::format("{}: the data sets have different formats or columns", from.flag),
+                     "write them into one format");
+      return;
+    }
+    check_samples(meaning, one.path);
+    paths.push_back(json::Value::string(one.path));
+    all = std::move(one);
+    first = false;
+  }
+  if (paths.items().empty()) return;
+  meaning.set(key, paths.items().size() == 1 ? paths.items().front() : paths, &from);
+  if (std::string_view(key) != "data.train") return;
+  const std::string stage = meaning.text("@stage", "sft");
+  if (stage == "sft") meaning.set("data.format", json::Value::string(all.format), &from);
+  if (!all.map.members().empty()) meaning.set("data.map", all.map, &from);
+}
+
+void set_sft(Meaning& meaning) {
+  const bool prompt = meaning.is_on("@train_on_prompt"), last = meaning.is_on("@mask_history");
+  meaning.set("task.params.loss_on",
+              json::Value::string(prompt ? "all"
+                                  : last ? "last_assistant"
+                                         : "assistant"),
+              meaning.find(last ? "@mask_history" : "@train_on_prompt"));
+  const bool neat = meaning.is_on("@neat_packing");
+  if (meaning.is_on("@packing") && !neat) {
+    meaning.refuse(fmt::format("{}: texts that share a sample do not attend to each other here",
+                               meaning.find("@packing")->flag),
+                   "neat_packing: true");
+  }
+  meaning.set("data.pack", json::Value::boolean(neat), meaning.find("@neat_packing"));
+}
+
+void set_pretraining(Meaning& meaning) {
+  const Setting* const packing = meaning.given("@packing");
+  if (packing != nullptr && !meaning.is_on("@packing"))
+    meaning.set("data.pack", json::Value::boolean(false), packing);
+  const json::Value* const map = meaning.value("data.map");
+  const json::Value* const field = map == nullptr ? nullptr : map->find("instruction");
+  const std::string text = field != nullptr ? field->as_string() : "text";
+  meaning.drop("data.map");
+  meaning.set("data.text_field", json::Value::string(text), meaning.find("@dataset"));
+}
+
+void set_preference(Meaning& meaning) {
+  const std::string loss = meaning.text("@pref_loss", "sigmoid");
+  const Setting* const from = meaning.find("@pref_loss");
+  const bool free = loss == "orpo" || loss == "simpo";
+  if (loss != "sigmoid" && loss != "hinge" && loss != "ipo" && !free) {
+    meaning.refuse(fmt::format("{} {} is not supported", from->flag, loss),
+                   "use sigmoid, hinge, ipo, orpo or simpo");
+    return;
+  }
+  meaning.set("task.params.method", json::Value::string(free ? loss : "dpo"), from);
+  if (!free) meaning.set("task.params.loss.type", json::Value::string(loss), from);
+  meaning.copy("task.params.loss.beta", meaning.find("@pref_beta"));
+  if (loss == "simpo") meaning.copy("task.params.loss.gamma", meaning.find("@simpo_gamma"));
+  if (!free) meaning.copy("task.params.loss.label_smoothing", meaning.find("@pref_smoothing"));
+  const Setting* const supervised = meaning.given("@pref_ftx");
+  if (supervised != nullptr && supervised->value.as_double() > 0 && !free) {
+    meaning.set("task.params.loss.type",
+                json::Value::array({json::Value::string(loss), json::Value::string("sft")}),
+                supervised);
+    meaning.set("task.params.loss.weights",
+                json::Value::array({json::Value::integer(1), supervised->value}),
+                supervised);
+  }
+}
+
+void set_kto(Meaning& meaning) {
+  meaning.set("task.params.method", json::Value::string("kto"), meaning.find("@stage"));
+  meaning.copy("task.params.loss.beta", meaning.find("@pref_beta"));
+  meaning.copy("task.params.loss.desirable_weight", meaning.find("@kto_chosen"));
+  meaning.copy("task.params.loss.undesirable_weight", meaning.find("@kto_rejected"));
+}
+
+void set_ppo(Meaning& meaning) {
+  const Setting* const reward = meaning.given("@reward_model");
+  if (reward == nullptr) {
+    meaning.refuse("stage ppo without a reward model", "name it: reward_model");
+    return;
+  }
+  meaning.set("rl.algorithm", json::Value::string("ppo"), meaning.find("@stage"));
+  meaning.set("rl.rewards",
+              json::Value::array({json::Value::object(
+                  {{"type", json::Value::string("model")}, {"from", reward->value}})}),
+              reward);
+  meaning.copy("rl.iterations", meaning.find("@ppo_epochs"));
+  meaning.copy("rl.max_new_tokens", meaning.find("@max_new_tokens"));
+}
+
+void set_stage(Meaning& meaning) {
+  const std::string stage = meaning.text("@stage", "sft");
+  const Setting* const from = meaning.find("@stage");
+  struct Named {
+    std::string_view stage, task;
+    void (*set)(Meaning&);
+  };
+  static constexpr Named kStages[] = {{"sft", "sft", set_sft},
+                                      {"pt", "pretrain", set_pretraining},
+                                      {"rm", "reward", nullptr},
+                                      {"dpo", "prefer", set_preference},
+                                      {"kto", "prefer", set_kto},
+                                      {"ppo", "rl", set_ppo}};
+  for (const auto& [name, task, set] : kStages) {
+    if (name != stage) continue;
+    meaning.set("task.type", json::Value::string(std::string(task)), from);
+    if (set != nullptr) set(meaning);
+    return;
+  }
+  meaning.refuse(fmt::format("{} {}: there is no such stage", from->flag, stage),
+                 "use pt, sft, rm, dpo, kto or ppo");
+}
+
+void set_weights(Meaning& meaning) {
+  const std::string type = meaning.text("@finetuning", "lora");
+  const Setting* const from = meaning.find("@finetuning");
+  const Setting* const bits = meaning.given("@quantization_bit");
+  if (bits != nullptr) {
+    const double count = bits->value.as_double();
+    if (count != 4 && count != 8)
+      meaning.refuse(fmt::format("{} {} is not supported", bits->flag, count), "use 4 or 8");
+    meaning.flags.settings.push_back(
+        {bits->flag, count == 4 ? "@nf4" : "@int8", json::Value::boolean(true)});
+  }
+  if (type == "lora") {
+    peft::set_adapter(meaning, {.from = meaning.find("@finetuning")});
+    if (meaning.find("@lora_alpha") == nullptr) {
+      const double rank = meaning.number("@lora_r").value_or(8);
+      meaning.set("adapter.alpha", json::Value::number(2 * rank), meaning.find("@lora_r"));
+    }
+    meaning.copy("adapter.from", meaning.given("@adapter_from"));
+  } else if (type != "full") {
+    meaning.refuse(fmt::format("{} {} is not supported", from->flag, type),
+                   "use lora or full, or freeze parameters with optimizer.groups");
+  }
+}
+
+void train(Meaning& meaning) {
+  if (!meaning.is_on("@do_train"))
+    meaning.refuse(fmt::format("{} without do_train trains nothing", meaning.program),
+                   "do_train: true");
+  huggingface::use_model(meaning, meaning.given("@model"));
+  if (meaning.given("@model") == nullptr)
+    meaning.refuse(fmt::format("{} without a model", meaning.program),
+                   "name it: model_name_or_path");
+  if (const Setting* const data = meaning.given("@dataset")) {
+    const Setting copy = *data;
+    set_data(meaning, "data.train", copy);
+  } else {
+    meaning.refuse(fmt::format("{} without data", meaning.program), "name it: dataset");
+  }
+  if (const Setting* const held_out = meaning.given("@eval_dataset")) {
+    const Setting copy = *held_out;
+    set_data(meaning, "data.validation", copy);
+  }
+  const Setting* const size = meaning.given("@val_size");
+  if (size != nullptr && size->value.as_double() > 0) {
+    if (size->value.as_double() >= 1)
+      meaning.refuse(fmt::format("{}: expected a share below 1", size->flag), "val_size: 0.1");
+    meaning.copy("data.validation_fraction", size);
+  }
+  set_stage(meaning);
+  set_weights(meaning);
+  huggingface::apply_trainer(meaning);
+  // Gradient checkpointing is on unless it is disabled.
+  meaning.set("activation_checkpointing.enabled",
+              json::Value::boolean(!meaning.is_on("@no_recompute")),
+              meaning.find("@no_recompute"));
+  if (meaning.is_on("@no_shuffle"))
+    meaning.set("data.shuffle", json::Value::boolean(false), meaning.find("@no_shuffle"));
+  if (meaning.is_on("@pure_bf16")) {
+    const Setting* const pure = meaning.find("@pure_bf16");
+    meaning.set("bf16.enabled", json::Value::boolean(true), pure);
+    if (meaning.text("@finetuning", "lora") != "lora") {
+      meaning.set("bf16.bf16_master_weights_and_grads", json::Value::boolean(true), pure);
+      meaning.set("bf16.bf16_optimizer_states", json::Value::boolean(true), pure);
+    }
+  }
+  if (const Setting* const name = meaning.given("@template"))
+    meaning.note(fmt::format("{} {}: the chat template of the model's folder is used",
+                             name->flag,
+                             name->value.as_string()));
+}
+
+const bool kPrograms = add_programs({
+    {.title = "LLaMA-Factory's train",
+     .names = {"llamafactory-cli train", "llamafactory-cli sft"},
+     .tables = {"llamafactory/train", "huggingface/seq2seq", "huggingface/trainer"},
+     .always = R"({"data": {"drop_last": false}, "eval": {"batches": 1000000000}})",
+     .rules = train,
+     .file = "-"},
+    {.title = "LLaMA-Factory's train.py",
+     .names = {"train.py", "train_bash.py"},
+     .folders = {"LLaMA-Factory", "llamafactory", "src/train"},
+     .marks = {"finetuning_type", "cutoff_len", "lora_target", "dataset_dir"},
+     .tables = {"llamafactory/train", "huggingface/seq2seq", "huggingface/trainer"},
+     .always = R"({"data": {"drop_last": false}, "eval": {"batches": 1000000000}})",
+     .rules = train,
+     .file = "-"},
+    {.title = "LLaMA-Factory's export",
+     .names = {"llamafactory-cli export"},
+     .tables = {"llamafactory/train"},
+     .refused = "a merged model is written by another command",
+     .instead = "tessera adapter merge RUN OUT"},
+    {.title = "LLaMA-Factory's chat",
+     .names = {"llamafactory-cli chat",
+               "llamafactory-cli api",
+               "llamafactory-cli webchat",
+               "llamafactory-cli webui",
+               "llamafactory-cli eval"},
+     .tables = {"llamafactory/train"},
+     .refused = "it trains nothing",
+     .instead = "tessera chat MODEL, or tessera eval MODEL --data FILE"},
+});
+
+}  // namespace
+}  // namespace tessera::interop

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/interop/megatron/command_data.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/hub.h"
+#include "tessera/base/text.h"
+#include "tessera/interop/megatron/flags.h"
+
+namespace tessera::interop::megatron {
+namespace {
+
+using Setting = ForeignFlags::Setting;
+
+constexpr std::int64_t kGpt2Tokens = 50257;
+
+void set_word(Meaning& meaning, std::string_view key, const char* word, const Setting* from) {
+  meaning.set(key, json::Value::string(word), from);
+}
+
+std::optional<std::int64_t> size_of_vocabulary(const std::string& file) {
+  try {
+    const json::Value words = json::parse_strict(files::read(file), file);
+    if (words.is_object()) return static_cast<std::int64_t>(words.members().size());
+  } catch (const Error&) {
+    // The tokenizer reports what is wrong with the file.
+  }
+  return std::nullopt;
+}
+
+void set_tokenizer_file(Meaning& meaning, const Setting& model) {
+  namespace fs = std::filesystem;
+  fs::path path = hub::model_path(model.value.as_string());
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.txt"}) {
+      if (fs::exists(path / name, ignored)) {
+        path /= name;
+        break;
+      }
+    }
+  }
+  if (!fs::is_regular_file(path, ignored)) {
+    meaning.refuse(fmt::format("{} {}: there is no such tokenizer on this machine",
+                               model.flag,
+                               model.value.as_string()),
+                   hub::how_to_fetch(model.value.as_string()));
+    return;
+  }
+  set_word(meaning, "tokenizer.type", "file", &model);
+  meaning.set("tokenizer.vocab", json::Value::string(path.string()), &model);
+}
+
+// The rows of the token embedding: Megatron-LM rounds them up.
+void pad_vocabulary(Meaning& meaning, std::int64_t tokens, const Setting* from) {
+  if (meaning.value("model.vocab_size") != nullptr) return;
+  const double tensor = meaning.number("parallel.tensor.size").value_or(1);
+  const auto multiple =
+      static_cast<std::int64_t>(meaning.number("@vocab_multiple").value_or(128) * tensor);
+  const bool pads = !meaning.is_on("@no_pad");
+  const std::int64_t rows = pads ? (tokens + multiple - 1) / multiple * multiple : tokens;
+  meaning.set("model.vocab_size", json::Value::integer(rows), from);
+}
+
+// "W1 P1 W2 P2", "P1 P2", or P: prefixes of .bin and .idx files.
+json::Value token_file(const std::string& prefix) {
+  std::error_code ignored;
+  const bool bare = !std::filesystem::exists(prefix, ignored);
+  return json::Value::string(bare ? prefix + ".bin" : prefix);
+}
+
+bool is_number(const std::string& word) {
+  return !word.empty() && word.find_first_not_of("0123456789.eE+-") == std::string::npos;
+}
+
+void set_sources(Meaning& meaning, const Setting& data, const char* key) {
+  std::vector<std::string> words;
+  for (const json::Value& item : data.value.items()) {
+    for (const std::string& word : text::split(item.as_string(), ' ')) {
+      if (!word.empty()) words.push_back(word);
+    }
+  }
+  const bool weighted = words.size() >= 2 && words.size() % 2 == 0 && is_number(words[0]);
+  if (!weighted || words.size() == 2) {
+    json::Value paths = json::Value::array();
+    for (const std::string& word : words) {
+      if (!weighted || !is_number(word)) paths.push_back(token_file(word));
+    }
+    meaning.set(key, paths.items().size() == 1 ? paths.items().front() : paths, &data);
+    return;
+  }
+  if (std::string_view(key) != "data.train") {
+    meaning.refuse(
+        fmt::format("{}: evaluations read all of their data, without weights", data.flag),
+        "remove the weights");
+    return;
+  }
+  json::Value sources = json::Value::array();
+  for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+    sources.push_back(json::Value::object(
+        {{"path", token_file(words[i + 1])}, {"weight", json::parse(words[i], data.flag)}}));
+  }
+  meaning.set("data.sources", std::move(sources), &data);
+}
+
+}  // namespace
+
+void set_tokens(Meaning& meaning) {
+  const Setting *const vocab = meaning.given("@vocab_file"),
+                       *const merges = meaning.given("@merge_file"),
+                       *const model = meaning.given("@tokenizer_model");
+  const Setting* const type = meaning.given("@tokenizer_type");
+  const std::string name = meaning.text(
+      "@tokenizer_type", vocab != nullptr && merges != nullptr ? "GPT2BPETokenizer" : "");
+  if (name == "GPT2BPETokenizer") {
+    set_word(meaning, "tokenizer.type", "gpt2", type);
+    meaning.copy("tokenizer.vocab", vocab);
+    meaning.copy("tokenizer.merges", merges);
+    const auto counted =
+        vocab == nullptr ? std::nullopt : size_of_vocabulary(vocab->value.as_string());
+    pad_vocabulary(meaning, counted.value_or(kGpt2Tokens), vocab);
+  } else if (name == "NullTokenizer") {
+    // One more token ends a text.
+    if (const Setting* const size = meaning.given("@vocab_size"))
+      pad_vocabulary(meaning, size->value.as_integer().value_or(0) + 1, size);
+  } else if (name.starts_with("BertWordPiece") && vocab != nullptr) {
+    set_word(meaning, "tokenizer.type", "file", type);
+    meaning.copy("tokenizer.vocab", vocab);
+  } else if (model != nullptr) {
+    set_tokenizer_file(meaning, *model);
+  } else if (!name.empty()) {
+    meaning.refuse(fmt::format("{} {} without its files", type->flag, name),
+                   "add --tokenizer-model");
+  }
+}
+
+void set_data(Meaning& meaning) {
+  if (meaning.is_on("@mock")) {
+    meaning.refuse("--mock-data: there is no data without files",
+                   "write some: seq 100000 > numbers.txt, and name it with --data-path");
+    return;
+  }
+  if (const Setting* const args = meaning.given("@data_args"))
+    meaning.refuse(fmt::format("{} is not supported", args->flag),
+                   "give its words with --data-path");
+  const Setting *const data = meaning.given("@data"), *const train = meaning.given("@train_data"),
+                       *const valid = meaning.given("@valid_data"),
+                       *const test = meaning.given("@test_data");
+  if (data != nullptr) set_sources(meaning, *data, "data.train");
+  if (train != nullptr) set_sources(meaning, *train, "data.train");
+  if (valid != nullptr) set_sources(meaning, *valid, "data.validation");
+  if (test != nullptr) set_sources(meaning, *test, "data.test");
+  if (data == nullptr && train == nullptr)
+    meaning.refuse(fmt::format("{} without data", meaning.program), "add --data-path");
+  const Setting* const split = meaning.find("@split");
+  if (data != nullptr && split != nullptr) {
+    ForeignFlags shares;
+    add_split(split->flag, split->value.as_string(), shares);
+    for (const Setting& share : shares.settings)
+      meaning.set(share.key, share.value, &share);
+    for (std::string& note : shares.notes)
+      meaning.note(std::move(note));
+  }
+  for (const char* name : {"@reset_positions", "@reset_mask", "@mask_end"}) {
+    if (meaning.is_on(name))
+      meaning.set("data.separate_documents", json::Value::boolean(true), meaning.find(name));
+  }
+  const std::string loader = meaning.text("@loader", "single");
+  if (loader == "external")
+    meaning.refuse("--dataloader-type external is not supported", "use single or cyclic");
+}
+
+}  // namespace tessera::interop::megatron

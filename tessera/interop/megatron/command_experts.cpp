@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/interop/megatron/command_experts.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::interop::megatron {
+namespace {
+
+using Setting = ForeignFlags::Setting;
+
+// "2": every second layer, from the first; "([0]*1+[1]*3)" and "[0,1,1]": a mark for each layer.
+void set_layers(Meaning& meaning) {
+  const Setting* const layers = meaning.given("@expert_layers");
+  if (layers == nullptr) return;
+  const std::string word = meaning.text("@expert_layers");
+  const double count = meaning.number("model.num_layers").value_or(0);
+  std::vector<bool> sparse;
+  if (word.find('[') == std::string::npos) {
+    const json::Value every = json::parse(word, layers->flag);
+    const std::int64_t step = every.is_number() ? every.as_integer().value_or(0) : 0;
+    if (step < 1) {
+      meaning.refuse(fmt::format("{} {}: expected a number or a list", layers->flag, word), "1");
+      return;
+    }
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(count); ++i)
+      sparse.push_back(i % step == 0);
+  } else {
+    // Terms of the form [0,1]*N, added.
+    std::string rest = word;
+    std::erase_if(rest, [](char c) { return c == '(' || c == ')' || c == ' '; });
+    for (const std::string& term : text::split(rest, '+')) {
+      const std::size_t star = term.find('*');
+      const json::Value marks = json::parse(term.substr(0, star), layers->flag);
+      std::int64_t times = 1;
+      if (star != std::string::npos)
+        times = json::parse(term.substr(star + 1), layers->flag).as_integer().value_or(1);
+      for (std::int64_t i = 0; i < times && sparse.size() < 10'000; ++i) {
+        for (const json::Value& mark : marks.items())
+          sparse.push_back(mark.as_double() != 0);
+      }
+    }
+  }
+  if (static_cast<double>(sparse.size()) != count) {
+    meaning.refuse(fmt::format("{} {} names {} layers, and the model has {}",
+                               layers->flag,
+                               word,
+                               sparse.size(),
+                               count),
+                   "give one mark for each layer");
+    return;
+  }
+  json::Value numbers = json::Value::array();
+  for (std::size_t i = 0; i < sparse.size(); ++i) {
+    if (sparse[i]) numbers.push_back(json::Value::integer(static_cast<std::int64_t>(i)));
+  }
+  meaning.set("model.moe.layers", std::move(numbers), layers);
+}
+
+void set_router(Meaning& meaning) {
+  const std::string score = meaning.text("@router_score", "softmax");
+  meaning.set("model.moe.router.score", json::Value::string(score), meaning.find("@router_score"));
+  // Without the early softmax the weights of the chosen experts have the sum 1.
+  meaning.set("model.moe.router.normalize",
+              json::Value::boolean(!meaning.is_on("@pre_softmax")),
+              meaning.find("@pre_softmax"));
+  meaning.copy("model.moe.router.scale", meaning.given("@router_scale"));
+  meaning.copy("model.moe.router.groups", meaning.given("@router_groups"));
+  meaning.copy("model.moe.router.top_groups", meaning.given("@router_top_groups"));
+  if (meaning.is_on("@weighs_inputs"))
+    meaning.set("model.moe.router.weighs_inputs",
+                json::Value::boolean(true),
+                meaning.find("@weighs_inputs"));
+  if (!meaning.is_on("@expert_bias")) return;
+  meaning.set(
+      "model.moe.router.correction", json::Value::boolean(true), meaning.find("@expert_bias"));
+  meaning.copy("model.moe.router.bias_update", meaning.find("@bias_update"));
+}
+
+void set_losses(Meaning& meaning) {
+  const Setting* const type = meaning.find("@balancing");
+  const std::vector<std::string> names = meaning.texts("@balancing");
+  const std::vector<std::string> weights = meaning.texts("@balance");
+  meaning.set("model.moe.losses.balance", json::Value::integer(0), type);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const json::Value weight = i < weights.size() ? json::parse(weights[i], "--moe-aux-loss-coeff")
+                                                  : json::Value::integer(0);
+    const Setting* const from = weights.empty() ? type : meaning.find("@balance");
+    if (names[i] == "aux_loss") {
+      meaning.set("model.moe.losses.balance", weight, from);
+    } else if (names[i] == "seq_aux_loss") {
+      meaning.set("model.moe.losses.sequence_balance", weight, from);
+    } else if (names[i] != "none") {
+      meaning.refuse(fmt::format("{} {} is not supported", type->flag, names[i]),
+                     "use aux_loss, seq_aux_loss or none");
+    }
+  }
+  meaning.copy("model.moe.losses.z", meaning.given("@z_loss"));
+}
+
+}  // namespace
+
+void set_experts(Meaning& meaning) {
+  const Setting* const experts = meaning.given("@experts");
+  if (experts == nullptr) return;
+  const json::Value* const family = meaning.value("model.family");
+  if (family == nullptr || family->as_string() != "llama") {
+    meaning.refuse(
+        fmt::format(
+            "{}: only models with RMSNorm, rotary positions, SwiGLU and no biases have experts",
+            experts->flag),
+        "--normalization RMSNorm --position-embedding-type rope --swiglu --disable-bias-linear");
+    return;
+  }
+  const Setting* const ranks = meaning.given("@expert_ranks");
+  if (ranks != nullptr && ranks->value.as_double() > 1)
+    meaning.refuse(fmt::format("{} {} is not supported", ranks->flag, ranks->value.dump()),
+                   "remove it: the bits are the same");
+  meaning.copy("model.moe.num_experts", experts);
+  meaning.copy("model.moe.top_k", meaning.find("@top_k"));
+  meaning.copy("model.moe.ffn_hidden_size", meaning.given("@expert_width"));
+  if (const Setting* const shared = meaning.given("@shared_width")) {
+    meaning.set("model.moe.shared", json::Value::integer(1), shared);
+    meaning.copy("model.moe.shared_ffn_hidden_size", shared);
+    if (meaning.is_on("@shared_gate"))
+      meaning.set(
+          "model.moe.shared_gate", json::Value::boolean(true), meaning.find("@shared_gate"));
+  }
+  if (const Setting* const capacity = meaning.given("@capacity")) {
+    meaning.copy("model.moe.capacity", capacity);
+    const bool position = meaning.text("@drop_policy", "probs") == "position";
+    meaning.set("model.moe.drop",
+                json::Value::string(position ? "position" : "probability"),
+                meaning.find("@drop_policy"));
+  }
+  set_layers(meaning);
+  set_router(meaning);
+  set_losses(meaning);
+}
+
+}  // namespace tessera::interop::megatron

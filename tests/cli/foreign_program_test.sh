@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow multiprocess
+# timeout: 300
+# Commands of other programs behind tessera's name: they train, and the configuration that they mean gives the same bits.
+# usage: foreign_program_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=$(realpath "${1:?usage: foreign_program_test.sh PROGRAM}")
+models=$(realpath tests/golden/reference/models)
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID OMP_WAIT_POLICY=passive
+mkdir -p "$TESSERA_CACHE"
+
+losses() { sed -n 's/.*"step":\([0-9]*\),.*"loss":\([^,}]*\).*/\1 \2/p' "$1/metrics.jsonl"; }
+
+# A small run of Megatron-LM's script on two ranks.
+gpt() {
+  head -c 20000 "$OLDPWD/examples/data/shakespeare.txt" >t.txt
+  "$tessera" tokenize t.txt --out p >/dev/null 2>&1
+  command=(torchrun --nproc_per_node 2 pretrain_gpt.py --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16
+    --max-position-embeddings 16 --micro-batch-size 2 --global-batch-size 8 --train-iters 4 --lr 1e-3 --lr-decay-style cosine
+    --lr-warmup-iters 2 --data-path p --split 90,10,0 --tokenizer-type NullTokenizer --vocab-size 256 --log-interval 1
+    --hidden-dropout 0 --attention-dropout 0 --no-rope-fusion)
+}
+
+trains_to_the_bits_of_its_configuration() {
+  cd "$box" || exit 1
+  gpt
+  expect "the command trains" "$tessera" "${command[@]}" --save one --set run.threads_per_rank=1
+  "$tessera" config convert -- "${command[@]}" --save two >my.json 2>notes
+  expect "each key has its flag" says "// --hidden-size" my.json
+  expect "flags without an effect are named" says "no effect here: --no-rope-fusion" notes
+  expect "the configuration trains" "$tessera" train my.json -n 2 --set run.threads_per_rank=1
+  expect "four losses" test "$(losses one | wc -l)" -ge 4
+  expect "the same losses" test "$(losses one)" = "$(losses two)"
+}
+
+a_dry_run_says_what_is_meant() {
+  cd "$box" || exit 1
+  gpt
+  expect "it is accepted" "$tessera" "${command[@]}" --save one --dry-run >out
+  expect "the program" says "Megatron-LM's pretrain_gpt.py" out
+  expect "a key with its flag" grep -q 'model.hidden_size 32 .*--hidden-size' out
+  expect "a default" grep -q 'trainer.seed 1234 .*default of' out
+  expect "nothing is written" test ! -e one
+}
+
+a_script_of_hugging_face_trains() {
+  cd "$box" || exit 1
+  head -c 3000 "$OLDPWD/examples/data/shakespeare.txt" >t.txt
+  expect "it trains" "$tessera" python run_clm.py --model_name_or_path "$models/gpt2" --train_file t.txt --do_train --do_eval \
+    --output_dir out --per_device_train_batch_size 2 --block_size 16 --max_steps 4 --eval_strategy steps --eval_steps 0.5 \
+    --save_strategy no --warmup_ratio 0.5
+  expect "two evaluations" test "$(grep -c '"eval' out/metrics.jsonl)" -ge 2
+}
+
+functions_of_the_shell() {
+  cd "$box" || exit 1
+  "$tessera" shell >functions
+  mkdir bin
+  ln -s "$tessera" bin/tessera
+  printf 'print("python itself")\n' >mine.py
+  expect "a script that is not known is run by python" \
+    bash -c 'PATH=$PWD/bin:$PATH; source functions; python3 mine.py' >out
+  expect "its output" says "python itself" out
+  bash -c 'PATH=$PWD/bin:$PATH; source functions; MODEL=none; python3 run_clm.py --model_name_or_path $MODEL --do_train' 2>err
+  expect "a known one by tessera" says "there is no such model" err
+}
+
+claim "a command trains to the bits of its configuration" trains_to_the_bits_of_its_configuration
+claim "a dry run says what a command means" a_dry_run_says_what_is_meant
+claim "a script of Hugging Face trains" a_script_of_hugging_face_trains
+claim "shell functions call tessera for scripts that it knows" functions_of_the_shell
+claims_done
