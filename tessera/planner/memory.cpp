@@ -116,6 +116,8 @@ MemoryEstimate estimate_memory(const Plan& plan) {
 OffloadBytes offload_bytes(const Plan& plan) {
   OffloadBytes most;
   if (!plan.layout().rests_on_disk()) return most;
+  if (plan.layout().offload) most.states_folder = plan.layout().offload->folder;
+  if (plan.layout().weight_offload) most.weights_folder = plan.layout().weight_offload->folder;
   for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
     const parallel::PlannedStage planned = stage_of(plan, stage);
     const std::int64_t states = states_of(plan, planned).disk;

@@ -49,7 +49,8 @@ MemoryEstimate estimate_memory(const Plan& plan);
 /// working weights.
 struct OffloadBytes {
   std::int64_t states = 0, weights = 0;
-  std::int64_t read = 0, written = 0;  ///< in a step
+  std::int64_t read = 0, written = 0;         ///< in a step
+  std::string states_folder, weights_folder;  ///< empty: they do not rest on a disk
   [[nodiscard]] std::int64_t total() const { return states + weights; }
 };
 OffloadBytes offload_bytes(const Plan& plan);

@@ -15,7 +15,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::planner {
@@ -26,20 +25,23 @@ struct Resting {
   const char* key;
   const char* what;
   std::string folder;
-  std::int64_t bytes = 0;  // of a rank; counted only if asked for
+  std::int64_t bytes = 0;  // of a rank
 };
 
-std::vector<Resting> resting(const Plan& plan, const OffloadBytes& bytes = {}) {
+std::vector<Resting> resting(const Plan& plan) {
+  const OffloadBytes bytes = offload_bytes(plan);
   std::vector<Resting> out;
-  if (const auto& states = plan.layout().offload) {
+  if (!bytes.states_folder.empty()) {
     out.push_back({"zero_optimization.offload_optimizer.nvme_path",
                    "masters and states",
-                   states->folder,
+                   bytes.states_folder,
                    bytes.states});
   }
-  if (const auto& weights = plan.layout().weight_offload) {
-    out.push_back(
-        {"zero_optimization.offload_param.nvme_path", "weights", weights->folder, bytes.weights});
+  if (!bytes.weights_folder.empty()) {
+    out.push_back({"zero_optimization.offload_param.nvme_path",
+                   "weights",
+                   bytes.weights_folder,
+                   bytes.weights});
   }
   return out;
 }
@@ -74,7 +76,7 @@ void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
 }
 
 void check_offload_space(const Plan& plan, int ranks) {
-  const std::vector<Resting> all = resting(plan, offload_bytes(plan));
+  const std::vector<Resting> all = resting(plan);
   const bool twice = copies_while_training(plan);
   for (const Resting& one : all) {
     std::int64_t bytes = 0;
