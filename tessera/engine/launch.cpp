@@ -180,7 +180,7 @@ int rank_of_process() {
 RankInProcess::RankInProcess(const planner::Plan& plan,
                              const Meeting& meeting,
                              launch::Report report) {
-  const int threads = plan.layout().threads;
+  const int threads = planner::threads_of(plan);
   const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
   if (!launcher) {
     world_ = world_in_process({.threads = threads});
