@@ -9,8 +9,8 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/rank_product.h"
 #include "tessera/planner/make_plan.h"
-#include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::predict {
@@ -35,7 +35,7 @@ planner::Plan plan_of_many(const json::Value& source, int ranks, const std::stri
                   fmt::format("-n {}: expected 1 to {} ranks", ranks, kMostPlannedRanks),
                   "");
   if (ranks <= kMostRanks) return planner::make_plan(source, ranks, name_of_file);
-  const std::int64_t unit = std::max<std::int64_t>(planner::ranks_per_model(source), 1);
+  const std::int64_t unit = std::max<std::int64_t>(parallel::ranks_per_model(source), 1);
   TESSERA_REQUIRE(ranks % unit == 0,
                   Config,
                   fmt::format("-n {}: {} ranks together hold one copy of the model, which does not "

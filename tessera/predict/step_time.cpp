@@ -15,6 +15,7 @@
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/param_facts.h"
+#include "tessera/parallel/probe_cache.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
@@ -272,7 +273,10 @@ class Prediction {
   // The largest flow between two blocks; those between layers are all alike.
   double flow_bytes() {
     const bool recompute = !layout_.recompute.blocks.empty() && layout_.recompute.blocks.back();
-    const auto& blocks = plan_.model().probes.cache().training(plan_, recompute, splits());
+    const auto& blocks = plan_.model().probes.cache().training(
+        {plan_.model().resolved.model, layout_, plan_.model().rules, plan_.data().sample},
+        recompute,
+        splits());
     std::int64_t most = 0;
     for (const int bound : layout_.stages.bounds) {
       if (bound > 0 && bound < static_cast<int>(blocks.size()))

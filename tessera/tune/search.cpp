@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/activations.h"
+#include "tessera/parallel/probe_cache.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/recipe.h"
@@ -259,8 +259,10 @@ class Searcher {
       for (const predict::BlockElements& block : *space_.cache().elements(plan))
         out.elements += static_cast<double>(block.all);
       out.layers = blocks_;
-      for (const parallel::BlockBytes& block :
-           plan.model().probes.cache().training(plan, /*recompute=*/false, /*split=*/false)) {
+      for (const parallel::BlockBytes& block : plan.model().probes.cache().training(
+               {plan.model().resolved.model, plan.layout(), plan.model().rules, plan.data().sample},
+               /*recompute=*/false,
+               /*split=*/false)) {
         out.flow += static_cast<double>(block.flow);
         const auto forward = block.passes.find(parallel::ActionKind::Forward);
         if (forward != block.passes.end())

@@ -12,10 +12,10 @@
 #include "tessera/config/key_dialect.h"
 #include "tessera/config/overrides.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/pipeline/placement.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/stages.h"
 #include "tessera/predict/many_ranks.h"
 
 namespace tessera::tune {
@@ -283,11 +283,11 @@ planner::Plan Space::plan(const Choice& choice) {
       .chunks = choice.chunks,
       .partition = own.partition.is_array() ? json::Value() : own.partition};
   config::Problems problems;
-  layout.stages = planner::place_blocks(pipeline,
-                                        model.model().resolved.model,
-                                        model.data().sequence_length,
-                                        problems,
-                                        config::Origins());
+  layout.stages = parallel::place_blocks(pipeline,
+                                         model.model().resolved.model,
+                                         model.data().sequence_length,
+                                         problems,
+                                         config::Origins());
   problems.raise();
   layout.schedule = choice.schedule;
   layout.partition = own.partition;
