@@ -199,7 +199,8 @@ RankInProcess::RankInProcess(const planner::Plan& plan,
   try {
     require_threads(info_.threads);
     at::set_num_threads(info_.threads);
-    world_ = make_world(info_, part_.get(), plan.mesh(), plan.run().options.transport);
+    world_ =
+        make_world(info_, part_.get(), plan.mesh(), Means{.link = plan.run().options.transport});
   } catch (const Error& error) {
     fail(error);
     throw;
