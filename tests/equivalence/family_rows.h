@@ -97,7 +97,6 @@ inline const std::vector<FamilyRow>& family_rows() {
                     "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8,
                     "moe": {"num_experts": 4, "ffn_hidden_size": 12, "first_dense": 1}})",
        .refused = {"grid"}},
-       .repeats = true},
       {.name = "gpt_oss",
        .family = "gpt_oss",
        .model = R"({"attention_dropout": 0.1, "sliding_window": 5, "num_kv_heads": 2,
