@@ -74,6 +74,14 @@ std::vector<std::string> Meaning::texts(std::string_view key) const {
   return out;
 }
 
+void Meaning::note(std::string text) {
+  notes.push_back(std::move(text));
+}
+
+void Meaning::refuse(std::string what, std::string fix) {
+  problems.emplace_back(std::move(what), std::move(fix));
+}
+
 void Meaning::set(std::string_view key, json::Value value, const ForeignFlags::Setting* from) {
   config::set_key(source, key, std::move(value), from == nullptr ? program : from->flag);
 }

@@ -36,11 +36,9 @@ class Meaning {
   void drop(std::string_view key);
   /// The value of a key of the configuration, or nullptr.
   [[nodiscard]] const json::Value* value(std::string_view path) const;
-  void note(std::string text) { notes.push_back(std::move(text)); }
+  void note(std::string text);
   /// Reports something that the command asks for and that does not exist here.
-  void refuse(std::string what, std::string fix) {
-    problems.emplace_back(std::move(what), std::move(fix));
-  }
+  void refuse(std::string what, std::string fix);
 
   std::string program;  ///< "TRL's dpo"
   std::string script;   ///< as typed
