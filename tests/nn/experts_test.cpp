@@ -64,12 +64,12 @@ struct Layer {
 };
 
 /// The results of a layer: its output, and the gradients of sum(output * upstream) plus terms.
-struct Result {
+struct ExpertsResult {
   at::Tensor y, dx;
   std::vector<at::Tensor> dparams;
 };
 
-struct Case {
+struct ExpertsCase {
   ops::RouterSpec router;
   ops::CapacitySpec capacity = {};
   bool gated = true, biases = false;
@@ -77,7 +77,9 @@ struct Case {
   BalanceSpec balance = {};
 };
 
-Result ours(const Case& one, Layer& layer, std::vector<Term>* all_terms = nullptr) {
+ExpertsResult ours_of(const ExpertsCase& one,
+                      Layer& layer,
+                      std::vector<Term>* all_terms = nullptr) {
   StepContext context(Mode::Train, 1);
   context.block_name = "layer";
   Batch batch;
@@ -111,7 +113,7 @@ Result ours(const Case& one, Layer& layer, std::vector<Term>* all_terms = nullpt
   }
   const auto grads = torch::autograd::grad(
       {loss}, inputs, {}, std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
-  Result out = {.y = y.detach(), .dx = grads[0], .dparams = {}};
+  ExpertsResult out = {.y = y.detach(), .dx = grads[0], .dparams = {}};
   out.dparams = {layer.router.grad(), layer.input.grad(), layer.output.grad()};
   if (one.biases) {
     out.dparams.push_back(layer.router_bias.grad());
@@ -121,7 +123,7 @@ Result ours(const Case& one, Layer& layer, std::vector<Term>* all_terms = nullpt
   return out;
 }
 
-at::Tensor activated(const at::Tensor& h, const Case& one) {
+at::Tensor activated(const at::Tensor& h, const ExpertsCase& one) {
   const at::Tensor gate = h.narrow(-1, 0, kF);
   if (!one.gated) return at::silu(gate);
   const at::Tensor up = h.narrow(-1, kF, kF);
@@ -131,7 +133,7 @@ at::Tensor activated(const at::Tensor& h, const Case& one) {
 }
 
 /// The same in fp64, expert by expert, with the given choices.
-Result expected(const Case& one, Layer& layer, const at::Tensor& experts_NK) {
+ExpertsResult expected_of(const ExpertsCase& one, Layer& layer, const at::Tensor& experts_NK) {
   const auto leaf = [](const at::Tensor& value) {
     return value.detach().to(at::kDouble).set_requires_grad(true);
   };
@@ -183,14 +185,14 @@ Result expected(const Case& one, Layer& layer, const at::Tensor& experts_NK) {
           .dparams = {grads.begin() + 1, grads.end()}};
 }
 
-void expect_equal(const Case& one) {
+void expect_equal(const ExpertsCase& one) {
   Layer layer(one.gated, one.biases);
-  const Result got = ours(one, layer);
+  const ExpertsResult got = ours_of(one, layer);
   StepContext context(Mode::Train, 1);
   const at::Tensor experts =
       route(wave({kB, kT, kC}, 0.7), layer.weights(), one.router, one.capacity, context)
           .choices.experts_NK;
-  const Result wanted = expected(one, layer, experts);
+  const ExpertsResult wanted = expected_of(one, layer, experts);
   EXPECT_LT(relative_error(got.y, wanted.y), 2e-6);
   EXPECT_LT(relative_error(got.dx, wanted.dx), 5e-6);
   ASSERT_EQ(got.dparams.size(), wanted.dparams.size());
@@ -253,8 +255,8 @@ TEST(Balance, IsThatOfDeepSpeed) {
 
 TEST(Balance, DoesNotCountPadding) {
   Layer layer(true, false);
-  const Case one = {.router = {.top_k = 2},
-                    .balance = {.micro_batch = 1.0, .sequence = 1.0, .z = 1.0}};
+  const ExpertsCase one = {.router = {.top_k = 2},
+                           .balance = {.micro_batch = 1.0, .sequence = 1.0, .z = 1.0}};
   const at::Tensor x = wave({kB, kT, kC}, 0.7);
   const auto terms_of = [&](const at::Tensor& tokens, const at::Tensor& mask) {
     StepContext context(Mode::Train, 1);
