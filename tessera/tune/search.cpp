@@ -11,7 +11,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/parallel/probe_cache.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
@@ -79,8 +78,8 @@ class Searcher {
     length_ = space.base().data().sequence_length;
     heads_ = space.base().model().resolved.num_heads;
     blocks_ = static_cast<int>(space.base().model().resolved.model.blocks.size());
-    working_bytes_ = static_cast<double>(size_of(space.base().layout().working));
-    sum_bytes_ = static_cast<double>(size_of(space.base().layout().sums));
+    working_bytes_ = space.working_bytes();
+    sum_bytes_ = space.sum_bytes();
     states_ = space.cache().states(space.base());
   }
 

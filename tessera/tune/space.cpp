@@ -306,6 +306,14 @@ planner::Plan Space::plan(const Choice& choice) {
   return planner::with(model, std::move(layout));
 }
 
+double Space::working_bytes() const {
+  return static_cast<double>(size_of(base_.layout().working));
+}
+
+double Space::sum_bytes() const {
+  return static_cast<double>(size_of(base_.layout().sums));
+}
+
 planner::Plan Space::checked_plan(const Choice& choice) const {
   return predict::plan_of_many(with_choice(source_, choice), choice.ranks, name_);
 }

@@ -78,6 +78,9 @@ class Space {
   [[nodiscard]] const predict::DescribedMachine& machine() const { return machine_; }
   [[nodiscard]] const Choice& own() const { return own_; }
   predict::WorkCache& cache() { return cache_; }
+  /// Bytes of a working weight, and of a sum of gradients.
+  [[nodiscard]] double working_bytes() const;
+  [[nodiscard]] double sum_bytes() const;
 
   /// The plan of a choice, without the rules between keys that only make_plan() checks. Throws an
   /// Error if ranks cannot share the layers or the tokens of this model in that way. Cost: a few
