@@ -23,7 +23,6 @@
 #include "tessera/models/family.h"
 #include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
@@ -293,12 +292,12 @@ std::string ours_text(const planner::Plan& plan) {
   const planner::MemoryEstimate need = planner::estimate_memory(plan);
   std::string out =
       fmt::format("\nIn tessera: stage {}, {} {}, {}, {}, micro-batch {} x {} tokens\n",
-                  plan.layout().zero_stage,
+                  planner::zero_stage_of(plan),
                   plan.ranks(),
                   plan.ranks() == 1 ? "rank" : "ranks",
-                  config::name_of(planner::kCommunicationTypes, plan.layout().working),
+                  config::name_of(planner::kCommunicationTypes, planner::working_of(plan)),
                   plan.recipe().optimizer.type,
-                  plan.layout().micro_batch,
+                  planner::micro_batch_of(plan),
                   text::with_commas(planner::sequence_length_of(plan)));
   const bool known = need.unknown.empty();
   for (const auto& [name, count] : parts_of(need)) {
@@ -327,7 +326,7 @@ json::Value ours_json(const planner::Plan& plan) {
   }
   out["total"] = need.unknown.empty() ? json::Value::integer(need.total()) : json::Value();
   out["ranks"] = json::Value::integer(plan.ranks());
-  out["micro_batch"] = json::Value::integer(plan.layout().micro_batch);
+  out["micro_batch"] = json::Value::integer(planner::micro_batch_of(plan));
   out["sequence_length"] = json::Value::integer(planner::sequence_length_of(plan));
   return out;
 }

@@ -33,7 +33,6 @@
 #include "tessera/interop/foreign_flags.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
@@ -242,9 +241,9 @@ std::string layout_text(const planner::Plan& plan) {
                      plan.ranks(),
                      plan.ranks() == 1 ? "rank" : "ranks",
                      plan.mesh().text(),
-                     plan.layout().zero_stage,
-                     plan.layout().micro_batch,
-                     plan.layout().accumulation);
+                     planner::zero_stage_of(plan),
+                     planner::micro_batch_of(plan),
+                     planner::accumulation_of(plan));
 }
 
 /// The content of both outputs.
@@ -323,9 +322,9 @@ json::Value side_json(const planner::Plan& plan) {
   json::Value out;
   out["ranks"] = json::Value::integer(plan.ranks());
   out["mesh"] = json::Value::string(plan.mesh().text());
-  out["zero_stage"] = json::Value::integer(plan.layout().zero_stage);
-  out["micro_batch"] = json::Value::integer(plan.layout().micro_batch);
-  out["accumulation"] = json::Value::integer(plan.layout().accumulation);
+  out["zero_stage"] = json::Value::integer(planner::zero_stage_of(plan));
+  out["micro_batch"] = json::Value::integer(planner::micro_batch_of(plan));
+  out["accumulation"] = json::Value::integer(planner::accumulation_of(plan));
   return out;
 }
 

@@ -7,7 +7,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/peak.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
@@ -109,14 +108,14 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
       "the step\n",
       plan.ranks(),
       plan.ranks() == 1 ? "rank" : "ranks",
-      plan.layout().threads,
-      plan.layout().threads == 1 ? "thread" : "threads",
+      planner::threads_of(plan),
+      planner::threads_of(plan) == 1 ? "thread" : "threads",
       planner::precision_text(plan.layout(), plan.recipe()),
-      plan.layout().micro_batch,
+      planner::micro_batch_of(plan),
       planner::sequence_length_of(plan),
-      plan.layout().accumulation,
+      planner::accumulation_of(plan),
       peak.flops / 1e9,
-      in_words(plan.layout().working),
+      in_words(planner::working_of(plan)),
       peak.bytes / 1e9,
       1e3 * step,
       profile.steps,
@@ -169,7 +168,7 @@ double StepProfile::least_seconds() const {
 
 std::optional<StepProfile> profile_steps(Engine& engine, std::int64_t warmup, std::int64_t steps) {
   TESSERA_ASSERT(warmup >= 0 && steps > 0);
-  StepProfile out{.steps = steps, .peak = measure_peak_rates(engine.plan().layout().working)};
+  StepProfile out{.steps = steps, .peak = measure_peak_rates(planner::working_of(engine.plan()))};
   for (std::int64_t step = 0; step < warmup; ++step) {
     if (engine.train_step().stop_requested) return std::nullopt;
   }

@@ -37,11 +37,23 @@ const tasks::EvalOptions& eval_options_of(const Plan& plan) {
 std::int64_t micro_batch_of(const Plan& plan) {
   return plan.layout().micro_batch;
 }
+std::int64_t accumulation_of(const Plan& plan) {
+  return plan.layout().accumulation;
+}
 int threads_of(const Plan& plan) {
   return plan.layout().threads;
 }
 int data_ranks_of(const Plan& plan) {
   return plan.layout().data_ranks;
+}
+int zero_stage_of(const Plan& plan) {
+  return plan.layout().zero_stage;
+}
+int stages_of(const Plan& plan) {
+  return plan.layout().stages.stages;
+}
+const std::string& schedule_of(const Plan& plan) {
+  return plan.layout().schedule;
 }
 DType working_of(const Plan& plan) {
   return plan.layout().working;

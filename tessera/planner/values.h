@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "tessera/base/dtype.h"
 
@@ -39,11 +40,16 @@ std::int64_t global_batch_of(const Plan& plan);
 std::int64_t seed_of(const Plan& plan);
 /// The section `eval`.
 const tasks::EvalOptions& eval_options_of(const Plan& plan);
-/// parallel::Layout: the samples of a pass of a rank, the threads of a rank, the number of ranks
-/// with different samples, and the dtype of weights and activations.
+/// parallel::Layout: the samples of a pass of a rank and its passes in a step, the threads of a
+/// rank, the number of ranks with different samples, the ZeRO stage, the stages and the schedule of
+/// the pipeline, and the dtype of weights and activations.
 std::int64_t micro_batch_of(const Plan& plan);
+std::int64_t accumulation_of(const Plan& plan);
 int threads_of(const Plan& plan);
 int data_ranks_of(const Plan& plan);
+int zero_stage_of(const Plan& plan);
+int stages_of(const Plan& plan);
+const std::string& schedule_of(const Plan& plan);
 DType working_of(const Plan& plan);
 /// parallel::Layout::runs_together().
 bool runs_together(const Plan& plan);

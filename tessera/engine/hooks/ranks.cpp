@@ -19,7 +19,6 @@
 #include "tessera/engine/trainer.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/models/family.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
@@ -83,7 +82,7 @@ json::Value planned_memory(const planner::Plan& plan) {
 
 /// Stages with their blocks and the mean waits of their ranks.
 json::Value stages_of(const planner::Plan& plan, const std::vector<double>& all) {
-  const int stages = plan.layout().stages.stages;
+  const int stages = planner::stages_of(plan);
   const mesh::Mesh mesh = plan.mesh();
   std::vector<double> waits(static_cast<std::size_t>(stages));
   for (int rank = 0; rank < plan.ranks(); ++rank) {
@@ -128,8 +127,8 @@ json::Value table(const planner::Plan& plan, std::int64_t step, const std::vecto
   json::Value out = json::Value::object();
   out["step"] = json::Value::integer(step);
   out["mesh"] = json::Value::string(mesh.text());
-  if (plan.layout().stages.stages > 1) {
-    out["schedule"] = json::Value::string(plan.layout().schedule);
+  if (planner::stages_of(plan) > 1) {
+    out["schedule"] = json::Value::string(planner::schedule_of(plan));
     out["planned_waits"] = json::Value::number(report::planned_waits(plan.layout()));
     out["stages"] = stages_of(plan, all);
   }
