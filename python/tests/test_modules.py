@@ -295,6 +295,7 @@ class Modules(unittest.TestCase):
             (lambda: tessera.initialize([linear], config(optimizer={"type": "AdamX"})), "AdamX", ""),
             (lambda: tessera.initialize([linear], config(tokenizer={"type": "byte"})), "tokenizer", "remove"),
             (lambda: tessera.initialize([linear], config(parallel={"pipeline": {"stages": 2}})), "pipeline", ""),
+            (lambda: tessera.initialize([linear], config(run={"device": "cuda"})), "run.device", "remove"),
         ]
         for call, what, fix in cases:
             with self.subTest(what=what), self.assertRaises(tessera.ConfigError) as caught:

@@ -26,10 +26,10 @@
 #include "tessera/engine/resume.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/nn/step_context.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/place.h"
+#include "tessera/planner/values.h"
 #include "tessera/planner/with_data.h"
 #include "tessera/tasks/eval_options.h"
 
@@ -71,26 +71,28 @@ void evaluate_all(json::Value& written, std::int64_t samples) {
   eval["batches"] = json::Value::integer((samples + rows - 1) / rows);
 }
 
+/// The module of the program is on the CPU.
+void choose_device(json::Value& written) {
+  json::Value& run = written["run"];
+  if (!run.is_object() && !run.is_null()) return;
+  json::Value& device = run["device"];
+  TESSERA_REQUIRE(device.is_null() || !device.is_string() || device.as_string() == "auto" ||
+                      device.as_string() == "cpu",
+                  Unsupported,
+                  "run.device: a program's own module trains on the CPU",
+                  "remove it");
+  if (device.is_null() || device.is_string()) device = json::Value::string("cpu");
+}
+
 /// A number of samples that no training reaches, for a program whose loop ends when it likes.
 constexpr std::int64_t kEndless = std::int64_t{1} << 40;
-
-/// Returns a number of the resolved configuration; nothing if it is null.
-std::optional<std::int64_t> number_in(const planner::Plan& plan,
-                                      const char* section,
-                                      const char* key) {
-  const json::Value* const found = plan.resolved().find(section);
-  const json::Value* const value = found == nullptr ? nullptr : found->find(key);
-  return value == nullptr || !value->is_number() ? std::nullopt : value->as_integer();
-}
-
-std::int64_t batch_of(const planner::Plan& plan) {
-  return plan.resolved().find("train_batch_size")->as_integer().value_or(1);
-}
 
 /// Returns the number of samples to plan for. Throws Error{Config} if the schedule of the learning
 /// rate needs the number of steps and nothing says it.
 std::int64_t samples_of(const planner::Plan& plan, const json::Value& written) {
-  if (const auto steps = number_in(plan, "trainer", "max_steps")) return *steps * batch_of(plan);
+  const json::Value* const steps = plan.resolved().find("trainer")->find("max_steps");
+  if (steps != nullptr && steps->is_number())
+    return steps->as_integer().value_or(1) * planner::global_batch_of(plan);
   const json::Value* const trainer = written.find("trainer");
   TESSERA_REQUIRE(trainer == nullptr || trainer->find("epochs") == nullptr,
                   Config,
@@ -110,13 +112,13 @@ std::int64_t samples_of(const planner::Plan& plan, const json::Value& written) {
 }
 
 void refuse_layout(const planner::Plan& plan) {
-  const parallel::Layout& layout = plan.layout();
   const auto refuse = [](const char* key, const char* why) {
     throw Error(Error::Kind::Unsupported,
                 fmt::format("{}: the blocks of a program's own module {}", key, why),
                 "remove it: ZeRO shards such a model over all ranks");
   };
-  if (layout.stages.stages > 1) refuse("parallel.pipeline", "run in one process, not in stages");
+  if (plan.mesh().size(mesh::Axis::Pp) > 1)
+    refuse("parallel.pipeline", "run in one process, not in stages");
   if (plan.mesh().size(mesh::AxisSet::tp()) > 1)
     refuse("parallel.tensor", "have no declared axes along which their weights could be split");
   if (plan.mesh().size(mesh::Axis::Cp) > 1)
@@ -202,6 +204,7 @@ CallerSession::CallerSession(const CallerRequest& request) {
   for (const std::string& change : request.changes)
     config::apply_override(written, change);
   refuse_idle(written, request.name);
+  choose_device(written);
   // What the program brings has no file; nothing opens these.
   written["data"]["train"] = json::Value::string("the program's own data");
   if (request.validation) {
@@ -213,7 +216,7 @@ CallerSession::CallerSession(const CallerRequest& request) {
   const planner::Plan plan = planner::make_plan(
       written, engine::ranks_of_process(), request.name, model_of(request.model));
   refuse_layout(plan);
-  request.model->seed = number_in(plan, "trainer", "seed").value_or(0);
+  request.model->seed = planner::seed_of(plan);
   data_ = std::make_shared<data::Datasets>();
   data_->train = caller_dataset(request.size ? *request.size : samples_of(plan, written), 0);
   if (request.validation) data_->validation = caller_dataset(*request.validation, 1);
@@ -283,7 +286,7 @@ json::Value CallerSession::described() const {
   json::Value notes = json::Value::array();
   for (const std::string& note : plan_->notes())
     notes.push_back(json::Value::string(note));
-  const auto& layout = plan_->layout();
+  const json::Value& config = plan_->resolved();
   return json::Value::object(
       {{"rank", json::Value::integer(rank_->world().rank())},
        {"ranks", json::Value::integer(rank_->world().size())},
@@ -291,15 +294,15 @@ json::Value CallerSession::described() const {
        {"samples", json::Value::integer(engine_->samples())},
        {"max_steps", json::Value::integer(engine_->max_steps())},
        {"endless", json::Value::boolean(data_->train->size() == kEndless)},
-       {"global_batch", json::Value::integer(batch_of(*plan_))},
-       {"micro_batch", json::Value::integer(layout.micro_batch)},
-       {"accumulation", json::Value::integer(layout.accumulation)},
-       {"zero_stage", json::Value::integer(layout.zero_stage)},
-       {"threads", json::Value::integer(layout.threads)},
+       {"global_batch", json::Value::integer(planner::global_batch_of(*plan_))},
+       {"micro_batch", json::Value::integer(planner::micro_batch_of(*plan_))},
+       {"accumulation", *config.find("gradient_accumulation_steps")},
+       {"zero_stage", *config.find("zero_optimization")->find("stage")},
+       {"threads", json::Value::integer(planner::threads_of(*plan_))},
        {"run_dir",
         folder_ == nullptr ? json::Value() : json::Value::string(folder_->path().string())},
        {"notes", std::move(notes)},
-       {"config", plan_->resolved()}});
+       {"config", config}});
 }
 
 const at::Tensor& CallerSession::parameter(int block, int index) {
