@@ -184,8 +184,9 @@ at::Tensor StageLink::from_objective(const at::Tensor& mine, std::int64_t numel)
 const nn::Flow& StageLink::shape_of(int part,
                                     const nn::Batch& batch,
                                     const nn::StepContext& context) {
-  std::vector<nn::Flow>& flows = known_[key_of(batch) + (context.cuts_tokens() ? ";cut" : "") +
-                                        (context.shares_tokens() ? ";shared" : "")];
+  std::vector<nn::Flow>& flows =
+      known_[key_of(batch) + (context.cuts_tokens() ? ";cut" : "") +
+             (context.shares_tokens() ? ";shared" : "") + (context.training() ? ";training" : "")];
   if (flows.empty()) flows = run_on_meta(batch, context);
   return flows.at(static_cast<std::size_t>(part));
 }
@@ -198,7 +199,8 @@ nn::Flow StageLink::probe(const nn::BlockSpec& spec,
                           const nn::StepContext& of_run,
                           comm::World& shapes) {
   // One context per block: a block's state is found by its address, which the next block may reuse.
-  nn::StepContext context(nn::Mode::Eval, 0);
+  // In training, layers with experts also pass on the sums of a term of the loss.
+  nn::StepContext context(of_run.training() ? nn::Mode::Train : nn::Mode::Eval, 0);
   context.batch = &meta;
   context.block_name = spec.name;
   // What the block exchanges with other ranks is posted to a world that transfers nothing.
@@ -236,7 +238,7 @@ int StageLink::last_received() const {
 }
 
 /// The input flow of every part, up to the last one that is needed. Blocks are pure and their flows
-/// follow from the batch, so any mode gives the same shapes.
+/// follow from the batch, and from whether it is trained.
 std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
                                              const nn::StepContext& of_run) {
   const c10::NoGradGuard no_grad;
