@@ -18,7 +18,7 @@
 #include "tessera/config/json.h"
 #include "tessera/nn/denominators.h"
 
-namespace tessera::nn {
+namespace tessera::nn::of_experts {
 namespace {
 
 using test::relative_error;
@@ -336,4 +336,4 @@ TEST(SigmoidGate, HasTheBitsOfARowAloneAndItsGradient) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::of_experts
