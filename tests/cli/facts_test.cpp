@@ -66,6 +66,21 @@ TEST_F(RunFacts, SumUpItsMetrics) {
   EXPECT_EQ(number(facts, "checkpoints"), 0);
 }
 
+TEST_F(RunFacts, OfValuesOnADiskHaveTheirTravelAndTheWaitForIt) {
+  EXPECT_EQ(as_json(run_facts(folder_.path())).find("disk_share"), nullptr);
+  write(
+      "metrics.jsonl",
+      R"({"step": 1, "loss": 4.0, "step_ms": 1500, "disk_ms": 500, "disk_read_bytes": 3000, "disk_written_bytes": 1000})"
+      "\n"
+      R"({"step": 2, "loss": 2.5, "step_ms": 500, "disk_ms": 0, "disk_read_bytes": 2000, "disk_written_bytes": 1000})"
+      "\n");
+
+  const json::Value facts = as_json(run_facts(folder_.path()));
+
+  EXPECT_DOUBLE_EQ(number(facts, "disk_share"), 0.25);
+  EXPECT_DOUBLE_EQ(number(facts, "disk_bytes_per_step"), 3500);
+}
+
 TEST_F(RunFacts, ReadAsATable) {
   const std::string table = as_table(run_facts(folder_.path()));
 

@@ -80,6 +80,21 @@ TEST(MetricsFile, HasTheTermsOfALossThatHasSeveral) {
   EXPECT_EQ(json::parse_strict(files::read(path), "m").find("terms"), nullptr);
 }
 
+TEST(Metrics, OfStepsWithADiskHaveWhatTravelledAndTheWait) {
+  StepReport report;
+  report.seconds = 2.0;
+  EXPECT_EQ(step_values(report, false, 0).find("disk_ms"), nullptr);
+  EXPECT_EQ(step_line(report, 9, 0).find("disk"), std::string::npos);
+
+  report.disk = {.read_bytes = 3 << 20, .written_bytes = 1 << 20, .waited_s = 0.5};
+
+  EXPECT_NE(step_line(report, 9, 0).find(" disk 25% (4.0 MiB)"), std::string::npos);
+  const json::Value line = step_values(report, false, 0);
+  EXPECT_EQ(line.find("disk_ms")->as_double(), 500);
+  EXPECT_EQ(line.find("disk_read_bytes")->as_integer(), 3 << 20);
+  EXPECT_EQ(line.find("disk_written_bytes")->as_integer(), 1 << 20);
+}
+
 TEST(MetricsFile, HasTheSpeedOfGenerationApart) {
   const files::TempDir dir;
   const auto path = dir.path() / "metrics.jsonl";
