@@ -66,6 +66,11 @@ PassTime time_of(const parallel::PassWork& work, const DescribedMachine& machine
   return out;
 }
 
+/// True if blocks gather their weights: from other ranks, or from a disk.
+bool gathers(const parallel::Layout& layout) {
+  return layout.zero_stage == 3 && (layout.shard_ranks > 1 || layout.weight_offload);
+}
+
 std::vector<BlockElements> elements_of(const planner::Plan& plan) {
   const parallel::Layout& layout = plan.layout();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
@@ -79,7 +84,7 @@ std::vector<BlockElements> elements_of(const planner::Plan& plan) {
     tensor = {world.get(), &world->group(mesh::AxisSet::tp()), layout.tensor_mode()};
   }
   const parallel::ParameterRules& rules = plan.model().rules;
-  const bool shards = layout.zero_stage == 3 && layout.shard_ranks > 1;
+  const bool shards = gathers(layout);
   std::vector<BlockElements> out;
   for (const nn::BlockSpec& spec : plan.model().resolved.model.blocks) {
     BlockElements& block = out.emplace_back();
@@ -218,6 +223,8 @@ class Prediction {
                                      shards_,
                                      machine_);
     block.gather = gather.seconds;
+    if (on_disk(b, numel.sharded) > 0)
+      block.gather += disk().first.seconds(on_disk(b, numel.sharded));
     if (numel.sharded > 0)
       weights_ += gather * parallel::gathers_of(/*sharded=*/true,
                                                 static_cast<int>(b),
@@ -230,33 +237,50 @@ class Prediction {
     weights_ += updated;
   }
 
+  /// The rates of reads and writes.
+  const std::pair<Rate, Rate>& disk() const {
+    const auto tier = machine_.rates.tiers.find("disk");
+    TESSERA_REQUIRE(tier != machine_.rates.tiers.end(),
+                    Config,
+                    fmt::format("{}: tiers.disk: the rates are missing, and {} rest on a disk",
+                                machine_.name,
+                                layout_.offload ? "masters and states" : "weights"),
+                    "add tiers.disk with read and write to the machine's file");
+    return tier->second;
+  }
+  /// Bytes on the disk of a rank's part of `numel` weights of a block.
+  [[nodiscard]] double on_disk(std::size_t b, std::int64_t numel) const {
+    if (!layout_.weight_offload) return 0;
+    std::int64_t before = 0;  // with the block
+    for (std::size_t i = 0; i <= b; ++i)
+      before += (*elements_)[i].sharded;
+    if (before <= layout_.weight_offload->in_memory) return 0;
+    return bytes_of(numel, layout_.working) / layout_.shard_ranks;
+  }
+
   double update_of(int stage) {
-    double numel = 0;
+    double numel = 0, weights = 0;  // weights: bytes that rest on a disk
     for (int chunk = 0; chunk < layout_.stages.chunks; ++chunk) {
       const auto [first, last] =
           layout_.stages.blocks(stage, chunk, static_cast<int>(elements_->size()));
-      for (int b = first; b < last; ++b)
-        numel += static_cast<double>((*elements_)[static_cast<std::size_t>(b)].trained);
+      for (int b = first; b < last; ++b) {
+        const BlockElements& block = (*elements_)[static_cast<std::size_t>(b)];
+        numel += static_cast<double>(block.trained);
+        weights += on_disk(static_cast<std::size_t>(b), std::min(block.sharded, block.trained));
+      }
     }
     if (layout_.zero_stage > 0) numel /= layout_.data_ranks;
     Machine memory = machine_.rates;
     memory.memory.bytes_per_s *= machine_.memory_efficiency.at(4 * numel);
     const double computed = parallel::update_seconds(
         static_cast<std::int64_t>(numel), states_, layout_.working, memory);
-    if (!layout_.offload) return computed;
-    const auto tier = machine_.rates.tiers.find("disk");
-    TESSERA_REQUIRE(
-        tier != machine_.rates.tiers.end(),
-        Config,
-        fmt::format("{}: tiers.disk: the rates are missing, and masters and states rest "
-                    "on a disk",
-                    machine_.name),
-        "add tiers.disk with read and write to the machine's file");
-    const double bytes = 4.0 * (1 + states_) * layout_.offload->share * numel;
-    const double disk =
-        std::max(tier->second.first.seconds(bytes), tier->second.second.seconds(bytes));
-    disk_ = std::max(disk_, std::max(0.0, disk - computed));
-    return std::max(computed, disk);
+    if (!layout_.rests_on_disk()) return computed;
+    const double states =
+        layout_.offload ? 4.0 * (1 + states_) * layout_.offload->share * numel : 0;
+    const double bytes = states + weights;
+    const double moved = std::max(disk().first.seconds(bytes), disk().second.seconds(bytes));
+    disk_ = std::max(disk_, std::max(0.0, moved - computed));
+    return std::max(computed, moved);
   }
 
   // Stages are neighbours in the order of ranks, `stride` apart.
@@ -402,7 +426,7 @@ WorkCache::Work WorkCache::work(const planner::Plan& plan) {
 
 WorkCache::Elements WorkCache::elements(const planner::Plan& plan) {
   const parallel::Layout& layout = plan.layout();
-  const bool shards = layout.zero_stage == 3 && layout.shard_ranks > 1;
+  const bool shards = gathers(layout);
   const std::string key = fmt::format("{}x{}x{} {} {}",
                                       layout.grid.depth,
                                       layout.grid.row,

@@ -33,12 +33,12 @@ struct StepTime {
   double products = 0, attention = 0;             ///< operations, with those of recomputation
   double memory = 0;                              ///< norms, activations, dropout, losses, lookups
   double layers_in_host = 0, layers_between = 0;  ///< transfers of tensor and context parallelism
-  double weights = 0;                             ///< waits for gathers of sharded weights
+  double weights = 0;    ///< waits for gathers of sharded weights, also from a disk
   double bubble = 0;     ///< waits for other stages, if messages took no time
   double messages = 0;   ///< the rest of the waits for other stages
   double gradients = 0;  ///< waits for reductions
   double update = 0;
-  double disk = 0;      ///< of the update: masters and states on a disk
+  double disk = 0;      ///< of the update: what rests on a disk
   double updated = 0;   ///< waits for the gather of updated weights
   double overhead = 0;  ///< DescribedMachine::step_overhead_s
 
