@@ -137,7 +137,7 @@ class Prediction {
     shards_ = place_of(layout_.shard_ranks, model_ranks_, machine.rates.host_ranks);
   }
 
-  StepTime run() {
+  StepTime run(bool tells_messages) {
     StepTimes times = step_times();
     const parallel::PipelineSchedule schedule =
         layout_.stages.stages > 1 ? layout_.pipeline_schedule() : parallel::PipelineSchedule{};
@@ -153,12 +153,12 @@ class Prediction {
     out.update = stage.update;
     out.updated = stage.updated;
     out.bubble = stage.idle;
-    if (layout_.stages.stages > 1) {
+    if (layout_.stages.stages > 1) out.traffic["messages"] = message_;
+    if (layout_.stages.stages > 1 && tells_messages) {
       times.message = nullptr;
       const StepSimulation free = simulate_step(schedule, layout_.stages, micros_, times);
       out.bubble = std::min(stage.idle, free.stages[busiest(free)].idle);
       out.messages = stage.idle - out.bubble;
-      out.traffic["messages"] = message_;
     }
     out.disk = disk_;
     count_work(out);
@@ -452,13 +452,14 @@ StepTime predict_step(const planner::Plan& plan, const DescribedMachine& machine
 
 StepTime predict_step(const planner::Plan& plan,
                       const DescribedMachine& machine,
-                      WorkCache& cache) {
+                      WorkCache& cache,
+                      bool tells_messages) {
   TESSERA_REQUIRE(!plan.data().sample.empty(),
                   Unsupported,
                   "the time of a step is not predicted: the tensors of a sample are known once the "
                   "data is open",
                   "tessera bench step measures it");
-  return Prediction(plan, machine, cache).run();
+  return Prediction(plan, machine, cache).run(tells_messages);
 }
 
 double flops_of_token(const planner::Plan& plan) {

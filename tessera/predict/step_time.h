@@ -83,7 +83,12 @@ class WorkCache {
 /// run on meta tensors, and those of seconds() and transfer(). Cost: about 3 ms for each kind of
 /// block and layout, and the simulation of the step; nothing is run or started.
 StepTime predict_step(const planner::Plan& plan, const DescribedMachine& machine);
-StepTime predict_step(const planner::Plan& plan, const DescribedMachine& machine, WorkCache& cache);
+/// `tells_messages`: messages between stages are told apart from the bubble, which takes a second
+/// simulation.
+StepTime predict_step(const planner::Plan& plan,
+                      const DescribedMachine& machine,
+                      WorkCache& cache,
+                      bool tells_messages = true);
 
 /// FLOPs of a token, forward and backward without recomputation: 6 for each parameter, except for a
 /// table that is only looked up, and 12 x layers x hidden x length for attention over all pairs.

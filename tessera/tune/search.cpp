@@ -248,7 +248,8 @@ class Searcher {
     out.unit = one.micro = choice.mode == "1d" ? 1 : choice.tensor;
     try {
       const planner::Plan plan = space_.plan(one);
-      const predict::StepTime time = predict::predict_step(plan, space_.machine(), space_.cache());
+      const predict::StepTime time =
+          predict::predict_step(plan, space_.machine(), space_.cache(), /*tells_messages=*/false);
       // A forward pass takes about a third of both.
       const double both =
           time.products + time.attention + time.memory + time.layers_in_host + time.layers_between;
@@ -355,7 +356,8 @@ class Searcher {
     try {
       const planner::Plan plan = space_.plan(choice);
       candidate.choice = choice;
-      candidate.time = predict::predict_step(plan, space_.machine(), space_.cache());
+      candidate.time =
+          predict::predict_step(plan, space_.machine(), space_.cache(), /*tells_messages=*/false);
       ++found_.predicted;
       const bool may_be_best =
           found_.best.size() < options_.most ||

@@ -282,13 +282,18 @@ planner::Plan Space::plan(const Choice& choice) {
       .schedule = choice.schedule,
       .chunks = choice.chunks,
       .partition = own.partition.is_array() ? json::Value() : own.partition};
-  config::Problems problems;
-  layout.stages = parallel::place_blocks(pipeline,
-                                         model.model().resolved.model,
-                                         model.data().sequence_length,
-                                         problems,
-                                         config::Origins());
-  problems.raise();
+  auto [stages, first] = stages_.try_emplace({choice.pipeline, choice.schedule, choice.chunks});
+  if (first) {
+    config::Problems problems;
+    stages->second = parallel::place_blocks(pipeline,
+                                            model.model().resolved.model,
+                                            model.data().sequence_length,
+                                            problems,
+                                            config::Origins());
+    if (!problems.empty()) stages_.erase(stages);
+    problems.raise();
+  }
+  layout.stages = stages->second;
   layout.schedule = choice.schedule;
   layout.partition = own.partition;
   layout.scatter_gather = own.scatter_gather;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tessera/config/json.h"
+#include "tessera/parallel/pipeline/stage_layout.h"
 #include "tessera/planner/plan.h"
 #include "tessera/predict/described_machine.h"
 #include "tessera/predict/step_time.h"
@@ -98,6 +99,8 @@ class Space {
   Choice own_;
   predict::WorkCache cache_;
   std::map<Shape, std::pair<std::optional<planner::Plan>, std::string>> shapes_;
+  /// By pipeline, schedule and chunks: they do not depend on the ranks that share a layer.
+  std::map<std::tuple<int, std::string, int>, parallel::StageLayout> stages_;
 };
 
 }  // namespace tessera::tune

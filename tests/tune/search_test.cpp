@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// labels: slow
 // The search against an exhaustive prediction, and its limits.
 #include "tessera/tune/search.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// labels: slow
 // Tuning with trials whose times a hidden rule decides, instead of trainings.
 #include "tessera/tune/session.h"
 
