@@ -2,7 +2,6 @@
 // Commands of other programs become the configuration that they mean.
 #include "tessera/interop/foreign_command.h"
 
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -269,20 +268,6 @@ TEST_F(Commands, ReadYamlOfAxolotl) {
   EXPECT_EQ(key(command, "eval.every"), "0.125");
   EXPECT_EQ(key(command, "checkpoint.every"), "0.5");
   EXPECT_EQ(key(command, "data.pack"), "true");
-}
-
-TEST_F(Commands, AreReadInMilliseconds) {
-  // 20 ms is what a command may cost; the least of several readings is not disturbed by others.
-  double least = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    read("trl sft --model_name_or_path m --dataset_name d");
-    least =
-        std::min(least,
-                 std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-                     .count());
-  }
-  EXPECT_LT(least, 200.0);
 }
 
 // ---- what the programs themselves do ----
