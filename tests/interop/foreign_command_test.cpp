@@ -192,6 +192,8 @@ TEST_F(Commands, RefuseWhatCannotBeMeant) {
   EXPECT_THAT(refusal("trl dpo \xE2\x80\x94model m"), HasSubstr("typographic dash"));
   EXPECT_THAT(refusal("trl dpo --model \xE2\x80\x9Cm\xE2\x80\x9D"), HasSubstr("typographic quote"));
   EXPECT_THAT(refusal("python run_qa.py"), HasSubstr("no task that marks an answer"));
+  EXPECT_THAT(refusal("python3 preprocess.py --corpus_path c.txt --data_processor mlm"),
+              HasSubstr("tokenized when a training starts"));
   EXPECT_THAT(refusal("python mine.py"), HasSubstr("scripts are not executed"));
   EXPECT_THAT(refusal("run_clm.py --model_name_or_path m --train_file t.txt"),
               HasSubstr("--do_train"));
