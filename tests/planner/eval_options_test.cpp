@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/config/cadence.h"
+#include "tessera/config/json.h"
 #include "tessera/config/overrides.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
@@ -83,9 +85,21 @@ TEST(Cadences, OfOtherKindsAreRefused) {
   EXPECT_THAT(refusal(R"("eval": {"test_every": "epoch"})"),
               AllOf(HasSubstr("eval.test_every"), HasSubstr("data.test is not given")));
   EXPECT_THAT(refusal(R"("eval": {"test_every": "day"})"), HasSubstr("eval.test_every"));
-  EXPECT_THAT(refusal(R"("eval": {"every": 1.5})"), HasSubstr("expected an integer or \"epoch\""));
+  EXPECT_THAT(refusal(R"("eval": {"every": 1.5})"),
+              HasSubstr("expected an integer, a share below 1 or \"epoch\""));
   EXPECT_THAT(refusal(R"("checkpoint": {"every": -1})"),
               AllOf(HasSubstr("checkpoint.every"), HasSubstr("at least 0 steps")));
+}
+
+TEST(Cadences, MayBeSharesOfTheRun) {
+  const config::Cadence quarter = config::cadence_of(json::parse("0.25", "c.json"));
+  EXPECT_TRUE(quarter.any());
+  EXPECT_EQ(quarter.text(), "every 0.25 of the run");
+  EXPECT_EQ(quarter.in_run_of(16).steps, 4);
+  // Rounded up, so that a share of a short run is at least one step.
+  EXPECT_EQ(quarter.in_run_of(5).steps, 2);
+  EXPECT_EQ(quarter.in_run_of(1).steps, 1);
+  EXPECT_EQ(config::Cadence{.steps = 3}.in_run_of(16).steps, 3);
 }
 
 TEST(Cadences, OfCheckpointsReplaceTheClock) {

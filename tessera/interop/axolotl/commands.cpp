@@ -167,6 +167,11 @@ void set_supervised(Meaning& meaning) {
               json::Value::string(all ? "all" : "assistant"),
               meaning.find("@train_on_inputs"));
   const json::Value* const format = meaning.value("data.format");
+  if (format != nullptr && format->as_string() == "alpaca") {
+    meaning.note(
+        "type alpaca: instruction and input become a message of the model's chat template, not "
+        "Alpaca's own prompt; task.params.chat_template names a file with that prompt");
+  }
   if (format != nullptr && format->as_string() == "text")
     meaning.set("task.params.loss_on", json::Value::string("all"), meaning.find("@datasets"));
   const bool packs = meaning.is_on("@packing");
