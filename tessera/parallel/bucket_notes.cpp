@@ -8,7 +8,6 @@
 
 #include "tessera/base/text.h"
 #include "tessera/nn/block.h"
-#include "tessera/parallel/layout.h"
 
 namespace tessera::parallel {
 namespace {
@@ -28,7 +27,7 @@ std::shared_ptr<const ParamInfo> largest_parameter(const nn::Model& model, bool 
 }  // namespace
 
 std::vector<std::string> bucket_notes(const ZeroOptions& zero,
-                                      const Layout& layout,
+                                      const BucketLayout& layout,
                                       const nn::Model& model,
                                       const config::Origins& origins) {
   std::vector<std::string> out;
@@ -40,7 +39,7 @@ std::vector<std::string> bucket_notes(const ZeroOptions& zero,
     if (!limit || !origins.given(path)) return;
     const auto largest = largest_parameter(model, trained);
     // Tensor-parallel ranks hold at least this share of it.
-    const std::int64_t tensor = std::max<std::int64_t>(1, layout.grid.size());
+    const std::int64_t tensor = std::max<std::int64_t>(1, layout.tensor_ranks);
     if (largest == nullptr || *limit >= largest->numel() / tensor) return;
     out.push_back(fmt::format("{} {} is below the {} elements of {}: {}",
                               path,
@@ -55,7 +54,7 @@ std::vector<std::string> bucket_notes(const ZeroOptions& zero,
          /*trained=*/true,
          "a block's gradients are reduced together all the same, one block of a size at a time");
   }
-  if (!layout.gathers_weights()) return out;
+  if (!layout.gathers_weights) return out;
   // Weights that every rank keeps are never gathered.
   const auto largest = largest_parameter(model, /*trained=*/false);
   const bool kept = largest != nullptr && largest->numel() < layout.persistence_threshold &&

@@ -2,6 +2,7 @@
 // Buckets and limits that are smaller than a parameter: allowed, but noted.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,12 +12,17 @@
 
 namespace tessera::parallel {
 
-struct Layout;
+/// The numbers of a Layout on which the notes depend.
+struct BucketLayout {
+  std::int64_t tensor_ranks = 1, data_ranks = 1;
+  bool gathers_weights = false;
+  std::int64_t persistence_threshold = 0, persistent = 0;
+};
 
 /// Notes about bucket sizes and limits, given by the user, that are smaller than the model's
 /// largest parameter: what happens then, with both numbers.
 std::vector<std::string> bucket_notes(const ZeroOptions& zero,
-                                      const Layout& layout,
+                                      const BucketLayout& layout,
                                       const nn::Model& model,
                                       const config::Origins& origins);
 

@@ -33,9 +33,9 @@
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/config_paths.h"
 #include "tessera/planner/derived_keys.h"
-#include "tessera/planner/idle_keys.h"
 #include "tessera/planner/distillation.h"
 #include "tessera/planner/draft.h"
+#include "tessera/planner/idle_keys.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/plan_parts.h"
 #include "tessera/planner/precision.h"
@@ -181,8 +181,13 @@ class Planner {
     for (std::string& note : config_notes(config_, origins_))
       notes_.push_back(std::move(note));
     if (layout_.data_ranks > 0 && !model_.resolved.model.blocks.empty()) {
+      const parallel::BucketLayout sizes = {.tensor_ranks = layout_.grid.size(),
+                                            .data_ranks = layout_.data_ranks,
+                                            .gathers_weights = layout_.gathers_weights(),
+                                            .persistence_threshold = layout_.persistence_threshold,
+                                            .persistent = layout_.persistent};
       for (std::string& note : parallel::bucket_notes(
-               config_.zero_optimization, layout_, model_.resolved.model, origins_))
+               config_.zero_optimization, sizes, model_.resolved.model, origins_))
         notes_.push_back(std::move(note));
     }
     tasks::settle_sampling(config_.eval, model_.resolved.vocab_size, origins_);
