@@ -43,15 +43,23 @@ TinyRun with(TinyRun run, const Keys& keys) {
   return run;
 }
 
-/// Bits on a simulated GPU, which has the kernels of the CPU. Those of a real one round
-/// differently: a step of AdamW changes a weight by lr whatever the size of its gradient, so that
-/// later losses differ by the effect of such steps on a few gradients near zero.
+void expect_near(const std::vector<double>& a, const std::vector<double>& b, double bound) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i], b[i], bound * std::abs(b[i]));
+}
+
+/// Bits on a simulated GPU, which has the kernels of the CPU; `rounds`: some of them add in another
+/// order. Those of a real GPU round differently too: a step of AdamW changes a weight by lr
+/// whatever the size of its gradient, so that later losses differ by the effect of such steps on a
+/// few gradients near zero.
 void expect_alike(const Trace& gpu, const Trace& cpu, bool rounds = false) {
   if (!tests_real_gpu() && !rounds) return expect_same_bits(gpu, cpu);
-  constexpr double kRounding = 2e-3;
-  ASSERT_EQ(gpu.losses.size(), cpu.losses.size());
-  for (std::size_t i = 0; i < cpu.losses.size(); ++i)
-    EXPECT_NEAR(gpu.losses[i], cpu.losses[i], kRounding * std::abs(cpu.losses[i]));
+  constexpr double kRounding = 1e-5, kOtherKernels = 2e-3;
+  const double bound = tests_real_gpu() ? kOtherKernels : kRounding;
+  expect_near(gpu.losses, cpu.losses, bound);
+  expect_near(gpu.eval_losses, cpu.eval_losses, bound);
+  if (!tests_real_gpu()) expect_near(gpu.grad_norms, cpu.grad_norms, bound);
   EXPECT_EQ(gpu.digest.size(), cpu.digest.size());
 }
 
@@ -75,7 +83,9 @@ void expect_same_on_gpu(const TinyRun& run,
 class Families : public ::testing::TestWithParam<FamilyRow> {};
 
 TEST_P(Families, TrainAsOnTheCpu) {
-  expect_same_on_gpu(run_of(GetParam()), {.ranks = 1, .stage = 0}, /*steps=*/1);
+  // Products of experts' rows are added by loops on the CPU, whatever its kernels (expert_rows.h).
+  const bool experts = GetParam().model.find("\"moe\"") != std::string::npos;
+  expect_same_on_gpu(run_of(GetParam()), {.ranks = 1, .stage = 0}, /*steps=*/1, experts);
 }
 
 INSTANTIATE_TEST_SUITE_P(GpuTraining,
