@@ -198,6 +198,19 @@ void drop_word(json::Value& object, std::string_view key) {
   });
 }
 
+void note_without_effect(const json::Value& source) {
+  const json::Value* const block = source.find("autotuning");
+  if (block == nullptr || !block->is_object()) return;
+  for (const auto& [key, why] :
+       {std::pair("metric_path", "trials are measured by the steps of the training"),
+        std::pair("model_info", "the model is known from the configuration"),
+        std::pair("model_info_path", "the model is known from the configuration"),
+        std::pair("arg_mappings", "a trial's values are in its configuration")}) {
+    if (block->find(key) != nullptr)
+      log::warn(fmt::format("autotuning.{} has no effect: {}", key, why));
+  }
+}
+
 void check_batch(const AutotuningBlock& block, const tune::Space& space) {
   const tune::Choice& own = space.own();
   const std::int64_t batch = own.micro * own.accumulation * own.data();
@@ -298,6 +311,7 @@ int autotune(const std::string& mode, const std::vector<std::string>& line) {
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
   const AutotuningBlock block = read_autotuning(source);
+  note_without_effect(source);
   const bool free_stage = stage_is_free(source);
   std::erase_if(source.members(), [](const auto& member) { return member.first == "autotuning"; });
   if (json::Value* const zero = source.find("zero_optimization")) drop_word(*zero, "stage");
