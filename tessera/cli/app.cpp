@@ -69,6 +69,8 @@ constexpr Variable kVariables[] = {
     {hosts::kAgentVariable, ""},
     {"TESSERA_PROGRAM", ""},  // read by the Python package
     {"TESSERA_GOLDEN", ""},
+    {"TESSERA_CUDA", "folder torch/lib of the CUDA libraries, for run.device cuda"},
+    {"TESSERA_NVML", ""},
     {"TESSERA_LIBTORCH", ""}};
 
 std::string overview() {

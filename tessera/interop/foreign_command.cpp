@@ -363,7 +363,11 @@ bool knows_foreign_command(const std::vector<std::string>& words) {
 ForeignCommand read_foreign_command(const std::vector<std::string>& words) {
   check_typed(words);
   const auto command = split_command(words);
-  TESSERA_ASSERT(command);
+  TESSERA_REQUIRE(command,
+                  Config,
+                  fmt::format("\"{}\" is no command of a program that tessera reads",
+                              words.empty() ? "" : words.front()),
+                  "docs/coming_from/README.md lists them");
   TESSERA_REQUIRE(!command->script.empty(),
                   Config,
                   fmt::format("{} starts nothing: the script is missing",

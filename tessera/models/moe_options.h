@@ -16,7 +16,7 @@ namespace tessera::models {
 /// The description of the section, which is the last one of a family.
 inline constexpr const char* kMoeSentence =
     "Experts instead of the MLP in some or all layers, in all families of decoders with RMS norms, "
-    "and in gpt2. Families with experts have other defaults.";
+    "and in the default family. Families with experts have other defaults.";
 
 struct MoeOptions {
   struct Router {

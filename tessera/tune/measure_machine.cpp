@@ -41,7 +41,6 @@ json::Value source_of(const Sample& sample, bool bf16) {
   const auto integer = [](std::int64_t value) { return json::Value::integer(value); };
   json::Value out;
   json::Value& model = out["model"];
-  model["family"] = json::Value::string("gpt2");
   model["num_layers"] = integer(sample.layers);
   model["hidden_size"] = integer(sample.hidden);
   model["num_heads"] = integer(sample.hidden / 64);

@@ -79,7 +79,10 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     // The name of another family may continue it: "qwen3_moe".
     const bool kin = stem.starts_with(family + "_") && families().has(stem);
     const bool own = stem == family || family.ends_with("-" + stem) || version || kin;
-    if (folder == "text" || folder == "tokenizers" || (folder == "models" && own)) continue;
+    // A command of another program names the family that its script trains.
+    const bool command = stem.starts_with("command");
+    if (folder == "text" || folder == "tokenizers" || (folder == "models" && own) || command)
+      continue;
     std::ifstream in(path);
     std::string line;
     for (int number = 1; std::getline(in, line); ++number) {

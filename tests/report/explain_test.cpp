@@ -212,9 +212,8 @@ TEST(Explained, BlocksThatAreSwitchedOffAreNamed) {
   EXPECT_TRUE(e.trains());
 }
 
-TEST(Explained, OffloadOfWeightsToADiskIsRefusedOnce) {
-  const Explanation e = explain(R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
-      "offload_param": {"device": "nvme"}}})");
+TEST(Explained, AValueThatIsNotBuiltIsRefusedOnce) {
+  const Explanation e = explain(R"({"train_batch_size": 4, "sequence_parallel_size": 2})");
 
   ASSERT_THAT(e.refused, SizeIs(1));
   EXPECT_THAT(e.refused[0].refused, HasSubstr("not built yet"));

@@ -466,7 +466,7 @@ TEST(DocumentedKeys, OfEveryRowSayWhatBecomesOfThem) {
   EXPECT_THAT(page, testing::HasSubstr("| `bfloat16` |  | another name of `bf16` |"));
   EXPECT_THAT(
       page,
-      testing::HasSubstr("rejected unless the value is `\"none\"`, `\"cpu\"`; not built yet"));
+      testing::HasSubstr("rejected unless the value is `\"fp32\"`; not built yet"));
 }
 
 TEST(DocumentedKeys, ShowADefaultThatDiffers) {
