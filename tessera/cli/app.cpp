@@ -50,6 +50,7 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"TESSERA_CACHE",
      "cache folder of tokenized data and of downloads by tools/setup.sh [~/.cache/tessera]"},
+    {"TESSERA_CUDA", "folder of libtorch_cuda.so, for GPUs (run.device) [that of libtorch]"},
     {"TESSERA_ISA",
      "kernel variant: portable, avx2, avx512, avx512_bf16 or amx [the best that the CPU supports]"},
     {"TESSERA_KERNELS",
@@ -68,6 +69,7 @@ constexpr Variable kVariables[] = {
     {"TESSERA_PYTHON", "the Python in which `tessera launch` runs a .py file [python3]"},
     {hosts::kAgentVariable, ""},
     {"TESSERA_PROGRAM", ""},  // read by the Python package
+    {"TESSERA_NVML", ""},
     {"TESSERA_GOLDEN", ""},
     {"TESSERA_CUDA", "folder torch/lib of the CUDA libraries, for run.device cuda"},
     {"TESSERA_NVML", ""},

@@ -203,13 +203,12 @@ void check_device(const TrainConfig& config,
     add("communication_data_type",
         on + ": gradients that travel in eight bits",
         "set it to \"bf16\"");
-  if (zero.offload_optimizer.device.value_or(parallel::OffloadDevice::None) !=
-      parallel::OffloadDevice::None)
+  using parallel::OffloadDevice;
+  if (zero.offload_optimizer.device.value_or(OffloadDevice::None) != OffloadDevice::None)
     add("zero_optimization.offload_optimizer.device",
         on + ": masters and states outside of its memory",
         "set it to \"none\", and zero_optimization.stage to 1 or more");
-  if (zero.offload_param.device.value_or(parallel::OffloadDevice::None) !=
-      parallel::OffloadDevice::None)
+  if (zero.offload_param.device.value_or(OffloadDevice::None) != OffloadDevice::None)
     add("zero_optimization.offload_param.device",
         on + ": weights outside of its memory",
         "set it to \"none\"");
