@@ -93,6 +93,8 @@ void read(const HfConfig& keys, GptOssOptions& out) {
   out.sliding_window =
       keys.given("sliding_window") ? keys.count_or_null("sliding_window", 1e8) : 128;
   if (out.sliding_window == 0) out.layer_types.clear();
+  if (out.sliding_window > 0 && out.layer_types.empty())
+    out.layer_types = layer_types_of(out.num_layers.value(), slides);
   out.attention_bias = keys.flag("attention_bias", true);
   out.moe.num_experts = keys.count("num_local_experts", 128, 1e5);
   out.moe.top_k = keys.count(

@@ -13,6 +13,7 @@
 #include <c10/core/GradMode.h>
 
 #include "tessera/comm/world.h"
+#include "tessera/nn/denominators.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/ops/sampler.h"
@@ -88,10 +89,16 @@ class ModelRunner {
     grads.clear();
     Collector collector(*this);
     parallel::Executor executor(instance_, {&collector}, {}, link_.get());
-    const parallel::StepInput input{
-        .seed = seed,
-        .load = [&](int) { return batch; },
-        .global_denominators = [](const auto& counts) { return counts.at(0); }};
+    const parallel::StepInput input{.seed = seed,
+                                    .load = [&](int) { return batch; },
+                                    .global_denominators =
+                                        [&](const auto& counts) {
+                                          std::vector<double> all = counts.at(0);
+                                          const std::vector<double> common =
+                                              nn::common_denominators(batch, nullptr);
+                                          all.insert(all.end(), common.begin(), common.end());
+                                          return all;
+                                        }};
     const parallel::StageLayout& layout = instance_.layout();
     const auto actions =
         layout.stages == 1
