@@ -62,6 +62,7 @@ constexpr Variable kVariables[] = {
     {"TESSERA_DATA",
      "folders of data sets, with colons between them, in which names like owner/data of other "
      "programs' commands are looked for; the caches of Hugging Face come after them"},
+    {"TESSERA_MACHINES", "folder of described machines, for tessera plan and tune --device"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},
     {"TESSERA_SECRET_FILE",
      "file with the secret of a job of several hosts that another launcher starts"},

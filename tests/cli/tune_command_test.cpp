@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera plan --device, tessera tune and --autotuning, as far as they start nothing.
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class MachineCommands : public ::testing::Test {
  protected:
@@ -107,6 +109,20 @@ TEST_F(MachineCommands, PlanRefusesWhatIsNotKnownWithWhatIs) {
   EXPECT_THAT(run({"plan", "--device", "v100-32gb"}).err,
               AllOf(HasSubstr("BF16"), HasSubstr("tessera bench machine")))
       << "this GPU has no bf16";
+}
+
+TEST_F(MachineCommands, FindMachinesInAFolderOfTheUser) {
+  files::write_atomic(folder_.path() / "mine.json", R"({
+    "title": "mine", "memory_bytes": 1e10, "flops_per_s": {"bf16": 1e14},
+    "efficiency": {"large_product": 0.5}, "memory": {"bytes_per_s": 1e12},
+    "in_host": {"bytes_per_s": 1e11}})");
+  ::setenv("TESSERA_MACHINES", folder_.path().c_str(), 1);
+  const Outcome o = run({"plan", "--device", "mine"});
+  ::unsetenv("TESSERA_MACHINES");
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out, HasSubstr("mine, 1 rank on 1 host"));
+  EXPECT_THAT(o.err, Not(HasSubstr("TESSERA_MACHINES"))) << "the variable is known";
 }
 
 TEST_F(MachineCommands, TuneWithADeviceOnlyPredicts) {
