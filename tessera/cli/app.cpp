@@ -72,8 +72,6 @@ constexpr Variable kVariables[] = {
     {"TESSERA_PROGRAM", ""},  // read by the Python package
     {"TESSERA_NVML", ""},
     {"TESSERA_GOLDEN", ""},
-    {"TESSERA_CUDA", "folder torch/lib of the CUDA libraries, for run.device cuda"},
-    {"TESSERA_NVML", ""},
     {"TESSERA_LIBTORCH", ""}};
 
 std::string overview() {
