@@ -67,6 +67,11 @@ at::Tensor score_sums(const at::Tensor& scores_NE, const at::Tensor& mask_N, std
   return scores.view({groups, -1, scores.size(1)}).sum(1, /*keepdim=*/false, at::kDouble);
 }
 
+/// The logarithm of the sum of exponentials of each row; libtorch has none on meta.
+at::Tensor log_sum_exp(const at::Tensor& logits_NE) {
+  return logits_NE.is_meta() ? logits_NE.sum(1) : at::logsumexp(logits_NE, {1});
+}
+
 /// sum over groups of E * sum_e f_e P_e.
 at::Tensor balance(const at::Tensor& sums_GE,
                    const at::Tensor& counts_GE1,
@@ -107,7 +112,7 @@ void add_balance_terms(const Routed& routed,
     add_balance(routed, spec, /*by_sample=*/false, mask_N, context, terms);
   if (spec.sequence != 0.0) add_balance(routed, spec, /*by_sample=*/true, mask_N, context, terms);
   if (spec.z == 0.0) return;
-  const at::Tensor z = at::logsumexp(routed.logits_NE, {1}).square();
+  const at::Tensor z = log_sum_exp(routed.logits_NE).square();
   terms.push_back({.name = "router_z",
                    .sum = (mask_N.defined() ? z * mask_N.to(z.device()) : z).sum(at::kDouble),
                    .denominator = kPerToken,
