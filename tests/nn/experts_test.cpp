@@ -149,7 +149,7 @@ ExpertsResult expected_of(const ExpertsCase& one, Layer& layer, const at::Tensor
   const at::Tensor p = sigmoids ? at::sigmoid(logits) : at::softmax(logits, -1);
   const at::Tensor chosen = experts_NK.to(at::kLong), kept = chosen.ge(0).to(at::kDouble);
   at::Tensor w = p.gather(1, chosen.clamp_min(0)) * kept;
-  if (one.router.normalize) w = w / (w.sum(-1, true) + one.router.normalize_eps);
+  if (one.router.normalize) w = w / (w.sum(-1, true) + one.router.normalize_eps).clamp_min(1e-30);
   w = w * one.router.scale;
   at::Tensor y = at::zeros({kN, kC}, at::kDouble);
   for (std::int64_t e = 0; e < kE; ++e) {
