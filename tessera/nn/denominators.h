@@ -13,14 +13,16 @@
 
 namespace tessera::nn {
 
-inline constexpr int kPerMicroBatch = -1;  ///< micro-batches with samples
-inline constexpr int kPerSample = -2;
-inline constexpr int kPerToken = -3;  ///< tokens of "input_ids" that are no padding
+// No objective counts so far, so that a wrong number is not taken for one of these.
+inline constexpr int kPerMicroBatch = -1001;  ///< micro-batches with samples
+inline constexpr int kPerSample = -1002;
+inline constexpr int kPerToken = -1003;  ///< tokens of "input_ids" that are no padding
 
 /// The index of `denominator` in a list of `size` entries; `size` or more if there is none.
 inline std::size_t denominator_index(int denominator, std::size_t size) {
-  const auto back = static_cast<std::size_t>(-denominator);
   if (denominator >= 0) return static_cast<std::size_t>(denominator);
+  if (denominator > kPerMicroBatch || denominator < kPerToken) return size;
+  const auto back = static_cast<std::size_t>(kPerMicroBatch - denominator + 1);
   return back <= size ? size - back : size;
 }
 
