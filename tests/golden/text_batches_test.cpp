@@ -196,7 +196,8 @@ TEST(GoldenTextBatches, TensorParallelRanksHaveTheEightBitWeightsOfOne) {
     EightBits& mine = alone[model.name];
     mine.weights = narrow_weights(model);
     mine.logits = logits_of(model, text, text.size());
-    if (!has_experts(model)) EXPECT_LT(error_of(mine.logits, exact), kEightBits);
+    if (has_experts(model)) return;
+    EXPECT_LT(error_of(mine.logits, exact), kEightBits);
   });
   // Ranks, of which `row` have the same heads of keys and values.
   for (const auto& [ranks, row] : std::vector<std::pair<int, int>>{{2, 1}, {4, 1}, {4, 2}}) {
