@@ -277,7 +277,9 @@ class Session {
     if (best.value <= 0) return out_;
     const double ratio = own->value / best.value;
     const auto share = [](const Trial& of) { return of.result.error_s / of.result.step_s; };
-    out_.gain = {ratio, ratio * std::hypot(share(*own), share(best))};
+    const double before = share(*own), after = share(best);
+    // std::hypot() needs a newer glibc than the wheel promises.
+    out_.gain = {ratio, ratio * std::sqrt(before * before + after * after)};
     return out_;
   }
 
