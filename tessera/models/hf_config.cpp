@@ -101,11 +101,13 @@ std::string HfConfig::activation(const char* key, const char* absent) const {
 void HfConfig::refuse(const char* key, bool harmless, const char* expected) const {
   if (harmless) return;
   const json::Value* value = find(key);
-  throw Error(
-      Error::Kind::Unsupported,
-      fmt::format(
-          "{}: \"{}\" is {}, which is not supported", value->place.text(), key, value->dump()),
-      fmt::format("only models with {} can be read", expected));
+  throw Error(Error::Kind::Unsupported,
+              value == nullptr ? fmt::format("{}: \"{}\" is missing", config_.place.text(), key)
+                               : fmt::format("{}: \"{}\" is {}, which is not supported",
+                                             value->place.text(),
+                                             key,
+                                             value->dump()),
+              fmt::format("only models with {} can be read", expected));
 }
 
 json::Value real_to_hf(double value) {

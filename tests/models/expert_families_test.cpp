@@ -156,6 +156,20 @@ TEST(ExpertFamilies, RefuseWhatIsNotBuiltByName) {
   EXPECT_THAT(error_of("qwen3_moe", R"(, "decoder_sparse_step": 3)"), HasSubstr("mlp_only_layers"));
 }
 
+// transformers has no default for it.
+TEST(ExpertFamilies, NameAKeyThatIsMissing) {
+  json::Value config = config_of("deepseek_v2");
+  std::erase_if(config.members(),
+                [](const auto& member) { return member.first == "num_experts_per_tok"; });
+
+  try {
+    (void)options_from_hf(config);
+    ADD_FAILURE() << "nothing is refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("\"num_experts_per_tok\" is missing"));
+  }
+}
+
 Adapter adapter_for(const std::string& family, const std::string& targets) {
   AdapterOptions options;
   config::Problems problems;
