@@ -130,6 +130,8 @@ void expect_initial_weights(const std::string& family, const ObjectiveChoice& ob
   for (const auto& info : nn::parameters_of(model.model)) {
     if (!seen.insert(info->name).second) continue;
     const at::Tensor values = drawn(*info, 0, info->numel());
+    // Sinks are drawn as matrices are, and a layer has few of them.
+    if (info->name.ends_with(".sinks")) continue;
     if (info->role == Role::Vector) {
       EXPECT_TRUE(values.eq(value_of_vector(family, info->name)).all().item<bool>()) << info->name;
       continue;
