@@ -111,7 +111,7 @@ class Training(unittest.TestCase):
         script.send_signal(signal.SIGINT)
         with script:
             rest = script.communicate(timeout=100)[0].split()
-        self.assertEqual(rest[-1], "stopped")
+        self.assertTrue(rest[-1].endswith("stopped"), rest[-1])  # after a number whose line it interrupted
         self.assertGreater(len(tessera.Run(self.box / "run").checkpoints), 0)
 
     def test_importing_starts_no_thread_and_loads_no_torch(self):

@@ -134,11 +134,7 @@ std::vector<std::string> concrete(std::string line) {
   std::vector<std::string> out;
   for (std::string& word : words_of(line)) {
     if (word == "..." || word == "…") continue;
-    if (word == "COMMAND") {
-      for (const char* const part : {"trl", "sft", "--model_name_or_path", "m"})
-        out.emplace_back(part);
-      continue;
-    }
+    if (word == "COMMAND") return {};  // of another program
     const bool number = word == "STEP" || word == "N" || word == "M" || word == "RANKS";
     out.push_back(number ? "2" : word);
   }

@@ -39,6 +39,8 @@ using test::ModelRunner;
 // How much a float32 program may differ, absolute: the library's own float32 run is within a fifth
 // of each bound.
 constexpr double kLogits = 5e-5, kGradients = 5e-5, kLoss = 1e-5, kAfterAdamW = 5e-5;
+// Each update adds its rounding, and the choices of routers carry it on.
+constexpr double kLossAfterAdamW = 3e-5;
 
 /// The tensors of a file.
 class Tensors {
@@ -417,7 +419,9 @@ std::size_t expect_adamw_steps(Case& one) {
   EXPECT_EQ(static_cast<std::int64_t>(losses.size()), steps + 1);
 
   for (std::int64_t step = 1; step <= steps; ++step) {
-    EXPECT_NEAR(one.runner.train(batch), losses.at(static_cast<std::size_t>(step - 1)), kLoss)
+    EXPECT_NEAR(one.runner.train(batch),
+                losses.at(static_cast<std::size_t>(step - 1)),
+                step == 1 ? kLoss : kLossAfterAdamW)
         << "before step " << step;
     one.runner.update({.lr = number("lr"),
                        .beta1 = betas.at(0),
@@ -427,7 +431,7 @@ std::size_t expect_adamw_steps(Case& one) {
                        .step = step});
   }
 
-  EXPECT_NEAR(one.runner.train(batch), losses.back(), kLoss) << "after the last step";
+  EXPECT_NEAR(one.runner.train(batch), losses.back(), kLossAfterAdamW) << "after the last step";
   std::size_t compared = 0;
   for (const auto& [name, info] : one.runner.infos) {
     const models::Composition composition = one.family.weight_map.compose(*info);

@@ -3,6 +3,7 @@
 // stages: fp32 weights and gradients by name, AdamW, greedy text.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -84,6 +85,12 @@ class ModelRunner {
     });
   }
 
+  /// Whether terms of the loss may be divided by nn::common_denominators().
+  [[nodiscard]] bool has_experts() const {
+    return std::any_of(
+        infos.begin(), infos.end(), [](const auto& one) { return one.second->stacked(); });
+  }
+
   /// Forward and backward over all of `batch`: the mean loss; gradients in `grads`.
   double train(const nn::Batch& batch, std::uint64_t seed = 1) {
     grads.clear();
@@ -94,6 +101,7 @@ class ModelRunner {
                                     .global_denominators =
                                         [&](const auto& counts) {
                                           std::vector<double> all = counts.at(0);
+                                          if (!has_experts()) return all;
                                           const std::vector<double> common =
                                               nn::common_denominators(batch, nullptr);
                                           all.insert(all.end(), common.begin(), common.end());
