@@ -56,6 +56,9 @@ class ModelRunner {
       link_ = std::make_unique<parallel::StageLink>(
           world_, model, layout, working, instance_.tensor_parallel());
     }
+    const nn::ParamInfos all = nn::parameters_of(model);
+    has_experts_ =
+        std::any_of(all.begin(), all.end(), [](const auto& info) { return info->stacked(); });
     for (int b = 0; b < instance_.num_blocks(); ++b) {
       if (layout.stage_of_block(b) != instance_.stage()) continue;
       for (const auto& param : instance_.params(b))
@@ -85,12 +88,6 @@ class ModelRunner {
     });
   }
 
-  /// Whether terms of the loss may be divided by nn::common_denominators().
-  [[nodiscard]] bool has_experts() const {
-    return std::any_of(
-        infos.begin(), infos.end(), [](const auto& one) { return one.second->stacked(); });
-  }
-
   /// Forward and backward over all of `batch`: the mean loss; gradients in `grads`.
   double train(const nn::Batch& batch, std::uint64_t seed = 1) {
     grads.clear();
@@ -101,7 +98,7 @@ class ModelRunner {
                                     .global_denominators =
                                         [&](const auto& counts) {
                                           std::vector<double> all = counts.at(0);
-                                          if (!has_experts()) return all;
+                                          if (!has_experts_) return all;
                                           const std::vector<double> common =
                                               nn::common_denominators(batch, nullptr);
                                           all.insert(all.end(), common.begin(), common.end());
@@ -262,6 +259,8 @@ class ModelRunner {
   std::unique_ptr<comm::World> alone_;
   comm::World& world_;
   parallel::ModelInstance instance_;
+  /// Whether terms of the loss may be divided by nn::common_denominators(), on any stage.
+  bool has_experts_ = false;
   std::unique_ptr<parallel::StageLink> link_;
   std::map<std::string, std::vector<at::Tensor>> state_;
 };
