@@ -100,8 +100,8 @@ void tessera_callback_failed(const char* what);
  * alone. `config`: JSON of docs/config.md or DeepSpeed's; `name` stands for it in messages.
  * `model`: {"blocks": [{"name", "parameters": [{"name", "shape", "role", "tied", "trainable",
  * "value"}]}]}, where "value" counts `values`, c10::TensorImpl* of the first weights, which are
- * read before this returns; those of rank 0 count. `data`: {"size", "validation", "set": ["key=value"]},
- * samples of both sets, null where there is none, and keys with other values.
+ * read before this returns; those of rank 0 count. `data`: {"size", "validation", "set":
+ * ["key=value"]}, samples of both sets, null where there is none, and keys with other values.
  */
 int32_t tessera_open(const char* config,
                      const char* name,

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "tessera/base/error.h"
 #include "tessera/base/control_page.h"
+#include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"

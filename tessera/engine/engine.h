@@ -55,7 +55,7 @@ struct StepReport {
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0;
   double comm_s = 0.0;     ///< waits and copies of collectives, part of the other times
   double receive_s = 0.0;  ///< part of comm_s: receives from other stages of the pipeline
-  memory::TierUse disk;  ///< of what rests on a disk; the leader's
+  memory::TierUse disk;    ///< of what rests on a disk; the leader's
   /// Time to copy pieces that a background save has not written yet.
   double save_s = 0.0;
   std::int64_t mem_peak_bytes = 0;  ///< maximum over the ranks

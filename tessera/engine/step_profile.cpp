@@ -95,8 +95,7 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
   const PeakRates& peak = profile.peak;
   const double step = profile.seconds / static_cast<double>(profile.steps);
   const double least = profile.least_seconds() / static_cast<double>(profile.steps);
-  const double products =
-      profile.least_seconds_of_products() / static_cast<double>(profile.steps);
+  const double products = profile.least_seconds_of_products() / static_cast<double>(profile.steps);
   return fmt::format(
       "layout      {} {} x {} {}, {}, micro-batch {} x {} tokens, accumulation {}\n"
       "machine     {:.1f} GFLOP/s in {} products, {:.1f} GB/s of memory, measured with this rank's "
@@ -104,7 +103,8 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
       "step        {:.1f} ms, mean of {}; {:.0f} tokens/s\n"
       "at least    {:.1f} ms, if every operation ran as fast as the machine allows: {:.2f} of the "
       "step\n"
-      "products    {:.1f} ms, if the products of matrices alone ran, at the machine's rate: {:.2f} of "
+      "products    {:.1f} ms, if the products of matrices alone ran, at the machine's rate: {:.2f} "
+      "of "
       "the step\n",
       plan.ranks(),
       plan.ranks() == 1 ? "rank" : "ranks",

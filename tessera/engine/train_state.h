@@ -222,7 +222,7 @@ class TrainState {
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
   std::unique_ptr<parallel::Executor> executor_;
   std::unique_ptr<TermReduction> terms_;
-  std::unique_ptr<ExpertBalance> experts_;  ///< nullptr: the model has no experts
+  std::unique_ptr<ExpertBalance> experts_;                ///< nullptr: the model has no experts
   std::map<int, std::vector<parallel::Action>> actions_;  ///< by the number of micro-batches
   std::int64_t step_ = 0, skipped_ = 0;
   /// Losses of the last step's micro-batches on all ranks, in the order of summation; if ranks

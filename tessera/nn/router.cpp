@@ -98,11 +98,11 @@ Routed route(const at::Tensor& h_BTC,
              const ops::RouterSpec& spec,
              const ops::CapacitySpec& capacity,
              StepContext& context) {
-  TESSERA_REQUIRE(weights.router->extension() == nullptr,
-                  Unsupported,
-                  fmt::format("an adapter of {}: routers compute without one",
-                              weights.router->info().name),
-                  "leave it out with adapter.exclude");
+  TESSERA_REQUIRE(
+      weights.router->extension() == nullptr,
+      Unsupported,
+      fmt::format("an adapter of {}: routers compute without one", weights.router->info().name),
+      "leave it out with adapter.exclude");
   const std::int64_t samples = h_BTC.size(0), E = weights.router->info().shape.front();
   Routed out;
   out.logits_NE = detail::apply<LogitsNode>(

@@ -88,8 +88,7 @@ void pack_base(ModelPlan& model,
                                   : "; checkpoints of a base that begins from the seed do not "
                                     "hold it, and only this run reads them"));
   // Unpacking weights ahead of their use would only take memory: it does not wait for other ranks.
-  if (!layout.gathers_weights() && !layout.gather.prefetch)
-    layout.gather.prefetch = 0;
+  if (!layout.gathers_weights() && !layout.gather.prefetch) layout.gather.prefetch = 0;
   model.rules.packed = [adapter = std::move(adapter)](const std::string& name) {
     return adapter->quantized.contains(name);
   };

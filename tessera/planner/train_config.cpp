@@ -60,11 +60,12 @@ void TrainerOptions::describe(config::Fields& f) {
 
 void RunOptions::describe(config::Fields& f) {
   f.field("dir", dir, {.text = "The run folder.", .default_text = "runs/<name of the file>"});
-  f.field("device",
-          device,
-          {.text = "The device of the ranks: cpu; cuda, a GPU of NVIDIA for each rank of a host; "
-                   "cuda:0,2, these GPUs; auto: the GPUs if the host has any that can be used, else "
-                   "the CPU. What is asked for and not there is refused."});
+  f.field(
+      "device",
+      device,
+      {.text = "The device of the ranks: cpu; cuda, a GPU of NVIDIA for each rank of a host; "
+               "cuda:0,2, these GPUs; auto: the GPUs if the host has any that can be used, else "
+               "the CPU. What is asked for and not there is refused."});
   f.field("threads_per_rank",
           threads_per_rank,
           {.text = "Number of threads for the kernels of each rank.",

@@ -176,8 +176,8 @@ double error_of(const at::Tensor& logits, const at::Tensor& exact) {
   return ((logits - exact).abs().max() / exact.abs().max()).item<double>();
 }
 
-/// A router's choice is discrete: where other weights are rounded to eight bits, tokens of models as
-/// small as these take other experts, so that their logits have no bound.
+/// A router's choice is discrete: where other weights are rounded to eight bits, tokens of models
+/// as small as these take other experts, so that their logits have no bound.
 bool has_experts(const RecordedGenerator& model) {
   return std::ranges::any_of(model.runner.infos, [](const auto& one) {
     return one.first.find(".experts.") != std::string::npos;

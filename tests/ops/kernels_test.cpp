@@ -411,7 +411,12 @@ TEST(Kernels, UpdatesAndSumsAgreeAcrossInstructionSets) {
                .numel = kAll},
               at + kAll,
               at + 2 * kAll,
-              {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .step = 7, .grad_scale = 0.5},
+              {.lr = 1e-2,
+               .beta1 = 0.9,
+               .beta2 = 0.95,
+               .weight_decay = 0.1,
+               .step = 7,
+               .grad_scale = 0.5},
               0,
               kAll);
       k.square_sums(at, kAll, 100, sums.data_ptr<double>(), 0, 5);

@@ -9,9 +9,9 @@
 #include "tessera/config/key_dialect.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/options.h"
+#include "tessera/parallel/rank_product.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/parallel/rank_product.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::planner {

@@ -464,9 +464,7 @@ TEST(DocumentedKeys, OfEveryRowSayWhatBecomesOfThem) {
               testing::HasSubstr("| `zero_optimization.load_from_fp32_weights` | `true` | rejected "
                                  "unless the value is `true` | "));
   EXPECT_THAT(page, testing::HasSubstr("| `bfloat16` |  | another name of `bf16` |"));
-  EXPECT_THAT(
-      page,
-      testing::HasSubstr("rejected unless the value is `\"fp32\"`; not built yet"));
+  EXPECT_THAT(page, testing::HasSubstr("rejected unless the value is `\"fp32\"`; not built yet"));
 }
 
 TEST(DocumentedKeys, ShowADefaultThatDiffers) {

@@ -177,7 +177,7 @@ TEST_F(GgufFamilyFiles, OfMixtralAreFilesOfLlamaWithExperts) {
       tessera::test::source_dir() / "tests/golden/reference/models/mixtral_top1";
   json::Value config = json::parse_strict(files::read(mixtral / "config.json"), "config.json");
   config["output_router_logits"] = json::Value::boolean(false);  // of training alone
-  config["head_dim"] = json::Value::integer(8);  // which the file says
+  config["head_dim"] = json::Value::integer(8);                  // which the file says
   std::vector<checkpoint::StreamedTensor> weights;
   std::map<std::string, std::vector<float>> theirs;
   for (const Weight& weight : open_weights(mixtral)) {
