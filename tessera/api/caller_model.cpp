@@ -138,7 +138,7 @@ class CallerNode final : public torch::autograd::Node {
   std::optional<Scaled> scaled_;
 };
 
-/// What blocks and the objective have in common. `Base`: nn::Block or nn::Objective.
+/// The part that blocks and the objective share. `Base`: nn::Block or nn::Objective.
 template <class Base>
 class Calls : public Base {
  public:

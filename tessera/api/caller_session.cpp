@@ -205,7 +205,7 @@ CallerSession::CallerSession(const CallerRequest& request) {
     config::apply_override(written, change);
   refuse_idle(written, request.name);
   choose_device(written);
-  // What the program brings has no file; nothing opens these.
+  // Blocks of the program have no file; nothing opens these.
   written["data"]["train"] = json::Value::string("the program's own data");
   if (request.validation) {
     written["data"]["validation"] = json::Value::string("the program's own data");

@@ -21,7 +21,7 @@
 
 namespace tessera::api {
 
-/// What a caller opens a session with.
+/// The values with which a caller opens a session.
 struct CallerRequest {
   std::string config, name;
   std::vector<std::string> changes;              ///< of keys, as for --set: "trainer.max_steps=20"

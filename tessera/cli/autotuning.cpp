@@ -142,7 +142,7 @@ void write_json(const fs::path& file, const json::Value& value) {
   files::write_atomic(file, value.dump(2) + "\n");
 }
 
-/// What DeepSpeed's profiling run finds out about a model.
+/// The facts that DeepSpeed's profiling run finds about a model.
 json::Value model_info(const planner::Plan& plan) {
   const models::Resolved& model = plan.model().resolved;
   json::Value out;

@@ -252,7 +252,7 @@ int tune_command(const std::vector<std::string>& line) {
   tune::SearchOptions search;
   search.metric = tune::metric_of(words.metric);
   search.fixed = tune::fixed_of(words.fix);
-  // What is set on the command line is meant.
+  // A value that the command line sets is meant.
   for (const std::string& assignment : words.set) {
     try {
       const tune::Fixed one = tune::fixed_of({assignment.substr(0, assignment.find('='))});

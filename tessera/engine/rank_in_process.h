@@ -17,7 +17,7 @@
 
 namespace tessera::engine {
 
-/// What the ranks of a job compare when they meet.
+/// The facts that the ranks of a job compare when they meet.
 struct Meeting {
   std::uint64_t asked = 0;  ///< hash of the facts, besides the plan, that must be equal
   hosts::FactsOfHost facts = {};

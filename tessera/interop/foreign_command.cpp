@@ -246,7 +246,7 @@ class OptionReader {
   std::vector<std::string> idle_;
 };
 
-// What the launchers of a command say.
+// The settings that the launchers of a command give.
 struct Launched {
   std::optional<std::int64_t> ranks;
   std::vector<std::string> host_words, idle;

@@ -14,7 +14,7 @@
 
 namespace tessera::interop {
 
-/// What a command of another program means.
+/// The meaning of a command of another program.
 struct ForeignCommand {
   std::string program;             ///< "Hugging Face's run_clm.py"
   std::string command = "train";   ///< tessera's command

@@ -20,7 +20,7 @@
 
 namespace tessera::interop {
 
-/// What an option means here.
+/// The meaning of an option here.
 enum class OptionClass : std::uint8_t {
   Mapped,   ///< it sets a key
   Same,     ///< it has no effect, because tessera does so already or has nothing of that kind

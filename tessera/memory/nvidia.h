@@ -19,7 +19,7 @@ struct NvidiaGpu {
   std::vector<std::string> used_by;  ///< "process 4711 (python)"; those that can be seen
 };
 
-/// What the driver says.
+/// The driver's answer.
 struct NvidiaHost {
   std::string failure;  ///< why it says nothing; empty: it does
   std::string driver;   ///< "580.65.06"

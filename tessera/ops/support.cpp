@@ -78,7 +78,7 @@ void keep_support_there(const at::Tensor& logits_NV,
   const std::int64_t V = logits_NV.size(1);
   const std::int64_t vocab = support.vocab > 0 ? std::min(support.vocab, V) : V;
   const std::int64_t most = support.top_k > 0 ? std::min(support.top_k, vocab) : vocab;
-  // Of equal logits the lower id comes first.
+  // The lower id of equal logits comes first.
   auto [sorted, ids] = logits_NV.narrow(1, 0, vocab).sort(/*stable=*/true, 1, /*descending=*/true);
   sorted = sorted.narrow(1, 0, most);
   ids = ids.narrow(1, 0, most);

@@ -76,7 +76,7 @@ WeightBytes weight_bytes(const PlannedStage& stage,
       if (buffer.group.trainable) out.updated += buffer.on_disk;
       ++parts;
       largest = std::max(largest, buffer.on_disk);
-      // What a rank sends is copied to memory that the others read.
+      // A rank's message is copied to memory that the others read.
       if (buffer.ranks.fold > 1) sent = std::max(sent, buffer.on_disk);
     }
     if (strategy.gathered_bytes(1, stage.working) == 0) continue;

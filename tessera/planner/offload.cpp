@@ -20,7 +20,7 @@
 namespace tessera::planner {
 namespace {
 
-// What rests in a folder.
+// The values that rest in a folder.
 struct Resting {
   const char* key;
   const char* what;

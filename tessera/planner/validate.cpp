@@ -175,7 +175,7 @@ void check_weight_offload(const TrainConfig& config,
   }
 }
 
-/// What is built for memory of the host only.
+/// Refuses features that are built for memory of the host only.
 void check_device(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins) {

@@ -121,7 +121,7 @@ double bytes_of(std::int64_t numel, DType dtype) {
   return static_cast<double>(numel) * static_cast<double>(size_of(dtype));
 }
 
-/// What a prediction reads of a plan, and what it makes of it.
+/// The parts of a plan that a prediction reads, and its result.
 class Prediction {
  public:
   Prediction(const planner::Plan& plan, const DescribedMachine& machine, WorkCache& cache)

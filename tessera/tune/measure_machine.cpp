@@ -78,7 +78,7 @@ ops::OpRow row_of(const json::Value& value) {
   return out;
 }
 
-/// What ranks found out, which they leave in a file.
+/// The findings of ranks, which they leave in a file.
 json::Value measured_by(int code, const fs::path& file, const std::string& what) {
   std::error_code ignored;
   TESSERA_REQUIRE(code == 0 && fs::exists(file, ignored),

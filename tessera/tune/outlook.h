@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan comes to on a machine: memory, time, traffic and price, as lines and as JSON.
+// The result of a plan on a machine: memory, time, traffic and price, as lines and as JSON.
 #pragma once
 
 #include <optional>
@@ -31,7 +31,7 @@ Outlook outlook_of(const planner::Plan& plan,
 std::vector<std::string> outlook_lines(const Outlook& outlook,
                                        const planner::Plan& plan,
                                        const predict::DescribedMachine& machine);
-/// Where the time goes, part by part, and the best changes of one key, each with its gain and its
+/// The time of each part, and the best changes of one key, each with its gain and its
 /// memory. `source`: the configuration of the plan.
 std::vector<std::string> why_lines(const Outlook& outlook,
                                    const json::Value& source,

@@ -11,7 +11,7 @@ namespace {
 // Deviations of the prior: of the weight that all choices share, in units of the machine's
 // uncertainty, and of the others.
 constexpr double kShared = 3.0, kOthers = 0.5;
-// What the properties do not explain, in the same unit.
+// The rest that the properties do not explain, in the same unit.
 constexpr double kNoise = 0.25;
 
 double square(double x) {

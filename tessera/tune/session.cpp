@@ -284,7 +284,7 @@ class Session {
   }
 
   void finish() {
-    // What no trial could show.
+    // A result that no trial could show.
     if (!waiting_.empty()) {
       out_.found.not_tried.push_back({"a candidate was not measured: " + out_.why_ended,
                                       waiting_.size(),

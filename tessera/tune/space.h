@@ -55,7 +55,7 @@ json::Value to_json(const Choice& choice);
 /// Throws Error{Format} for a value that is not of to_json().
 Choice choice_from_json(const json::Value& value);
 
-/// What a search keeps as the configuration has it.
+/// The values that a search keeps as the configuration has them.
 struct Fixed {
   bool tensor = false, context = false, pipeline = false, schedule = false, zero = false,
        micro = false, recompute = false, threads = false, bucket = false;

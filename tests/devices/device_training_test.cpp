@@ -243,7 +243,7 @@ TEST(GpuTraining, AddsTheNoiseOfNeftune) {
 
 class GpuModels : public ::testing::Test {
  protected:
-  /// What `fn` returns for the trained model on the CPU and on a simulated GPU.
+  /// Returns the results of `fn` for the trained model on the CPU and on a simulated GPU.
   template <class Fn>
   auto on_both(const files::TempDir& folder, Fn fn) {
     decltype(fn(std::declval<engine::OpenModel&>())) cpu, gpu;

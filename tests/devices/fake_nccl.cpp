@@ -27,7 +27,7 @@ struct Receive {
   void* data = nullptr;
   std::size_t bytes = 0;
 };
-/// What a rank brings to a call: for each peer the messages to it and from it, in order.
+/// The messages of a rank in a call: for each peer those to it and from it, in order.
 struct Brought {
   std::map<int, std::vector<Send>> sent;
   std::map<int, std::vector<Receive>> received;

@@ -117,7 +117,7 @@ TEST(Nccl, AddsInRankOrder) {
   EXPECT_THAT(take_violations(), IsEmpty());
 }
 
-// What the checker is for: without the events the bits are the same.
+// The purpose of the checker: without the events the bits are the same.
 TEST(Nccl, IsFoundOutWhereNobodyWaitsForIt) {
   (void)take_violations();
   comm::run_threads(2, [&](comm::World& host) {

@@ -101,7 +101,7 @@ void set_data(Meaning& meaning, std::size_t part) {
   }
 }
 
-// What the steps build themselves: DeepSpeed's optimizer, clipping and loss scaling.
+// The steps build these themselves: DeepSpeed's optimizer, clipping and loss scaling.
 void finish(Meaning& meaning, std::size_t part) {
   if (meaning.given("@model") == nullptr) {
     meaning.refuse(fmt::format("{} without a model", meaning.program), "add --model_name_or_path");

@@ -178,7 +178,7 @@ void ner(Meaning& meaning) {
   finish(meaning);
 }
 
-// What the model answers is compared at evaluations, if it is asked for.
+// The model's answers are compared at evaluations, if that is asked for.
 void set_generated(Meaning& meaning) {
   if (!meaning.is_on("@generate") || meaning.value("eval.every") == nullptr) return;
   constexpr std::int64_t kAll = 1'000'000'000;

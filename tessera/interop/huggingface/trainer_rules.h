@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What options of Hugging Face's Trainer mean together.
+// The meaning of options of Hugging Face's Trainer together.
 #pragma once
 
 #include <string>
