@@ -19,7 +19,7 @@ namespace tessera::engine {
 /// Used only by TrainState, on the rank's own thread.
 class ExpertBalance {
  public:
-  /// Whether the whole model has experts, on any stage.
+  /// Returns whether any stage of the model has experts.
   static bool has_experts(const nn::Model& model);
   ExpertBalance(comm::World& world, parallel::ModelInstance& model, int stages)
       : world_(world), model_(model), stages_(stages) {}

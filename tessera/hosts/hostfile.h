@@ -15,7 +15,7 @@ struct HostSlots {
   std::string name;
   std::vector<int> slots;
   bool counted = true;  ///< false: nothing says how many slots there are, and one is assumed
-  /// Whether the slots are the first ones of the host: 0, 1, 2...
+  /// True if the slots are the first ones of the host: 0, 1, 2...
   [[nodiscard]] bool first_ones() const;
   /// Returns "0,2".
   [[nodiscard]] std::string list() const;

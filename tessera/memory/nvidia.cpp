@@ -17,7 +17,7 @@
 namespace tessera::memory {
 namespace {
 
-/// Of NVIDIA's management library (NVML): its functions return 0 for success. Source: NVML API
+/// NVIDIA's management library (NVML): its functions return 0 for success. Source: NVML API
 /// reference of CUDA 13.
 constexpr int kCuda = 13000;
 constexpr int kOldestMajor = 7, kOldestMinor = 5;

@@ -35,7 +35,7 @@ class FeedForward {
   /// Not 0 if a term of the loss covers all layers of the model together: the number of experts,
   /// whose sums pass from layer to layer in training. Such a network has a pooled().
   [[nodiscard]] virtual std::int64_t pools() const { return 0; }
-  /// As operator(); adds the sums of this layer to `sums`.
+  /// Does what operator() does, and adds the sums of this layer to `sums`.
   virtual at::Tensor pooled(const at::Tensor& h_BTC,
                             nn::StepContext& context,
                             std::vector<nn::Term>& terms,

@@ -14,7 +14,7 @@ namespace tessera::memory {
 struct TierSpeed {
   TierOptions options;
   double write = 0, read = 0;
-  /// Of reads while as many bytes are written, as in an update of the optimizer.
+  /// The rate of reads while as many bytes are written, as in an update of the optimizer.
   double read_beside_write = 0;
   /// Seconds to read and write `bytes` each, one beside the other; what an update needs.
   [[nodiscard]] double update_s(std::int64_t bytes) const {
