@@ -273,11 +273,11 @@ function(tessera_program name source)
 endfunction()
 
 # A test file lists its labels in its first lines: `// labels: slow multiprocess` (in a script: `# labels: ...`);
-# without that line the label is `fast`. `// timeout: SECONDS` raises the limit against hangs (default 120).
+# without that line the label is `fast`. `// timeout: SECONDS` raises the limit against hangs (default 300, so that a busy machine fails no test).
 function(tessera_label_test name source)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
   set(labels fast)
-  set(timeout 120)
+  set(timeout 300)
   file(STRINGS ${source} head LIMIT_COUNT 6)
   foreach(line IN LISTS head)
     if(line MATCHES "^(//|#) labels: (.*)$")
