@@ -69,7 +69,7 @@ int doctor(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("doctor", "tell why a run broke, or what is wrong with its rollouts", doctor);
+TESSERA_COMMAND("doctor", "say why a run broke, or what is wrong with its rollouts", doctor);
 
 }  // namespace
 }  // namespace tessera::cli

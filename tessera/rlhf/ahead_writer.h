@@ -54,8 +54,8 @@ class AheadWriter : protected RolloutWriter {
   /// Returns the number of updates between the policy that wrote the rollout and the one that began
   /// to learn from it.
   [[nodiscard]] std::int64_t lag() const { return completions_.front().lag; }
-  /// Returns whether updates tell the ratios of the policy to the one that wrote the rollout, whose
-  /// log-probabilities do not come back from a device.
+  /// Returns whether updates report the ratios of the policy to the one that wrote the rollout,
+  /// whose log-probabilities do not come back from a device.
   [[nodiscard]] bool tells_ratios() const {
     return lag() > 0 && world_.transport().device() == Device();
   }

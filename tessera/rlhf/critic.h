@@ -25,7 +25,7 @@
 namespace tessera::engine::rl {
 
 /// Returns the plan of a critic: the policy's with another model, and the layout, the ranks and the
-/// adapter of rl.models.critic; beside a policy in fp16 it is in fp32. If it shares a reward
+/// adapter of rl.models.critic; if the policy is in fp16, it is in fp32. If it shares a reward
 /// model's trunk and has no adapter, everything before the objective is frozen. Throws as
 /// models::open_model_source() and ranks_of(), Error{Config} for a wrong adapter, and
 /// Error{Unsupported} for a trunk that cannot be shared.
@@ -60,7 +60,7 @@ class Critic {
   /// Adds to the state of rl in a checkpoint's metadata which base the pieces belong to, if they
   /// contain no frozen weights. Not collective.
   void describe(json::Value& state) const;
-  /// Throws Error{Config} if the checkpoint was written beside another base.
+  /// Throws Error{Config} if the checkpoint was written with another base.
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:

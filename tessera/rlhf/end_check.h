@@ -31,7 +31,7 @@ struct EndCheck {
   [[nodiscard]] std::optional<std::string> complaint() const;
 };
 json::Value to_json(const EndCheck& check);
-/// Returns the text that tells the user what to do about the warning.
+/// Returns the text that says what the user can do about the warning.
 std::string untrained_end_fix();
 
 /// Puts each end token behind the answers of the first records that have one ("answer",

@@ -28,7 +28,7 @@ constexpr int kLearner = 0, kWriter = 1;
 /// Numbers of the parts of a job.
 constexpr int kLearners = 1, kGenerators = 2, kLink = 3;
 
-/// Positions of the fields of an Order, which tells the ranks that write what to do next.
+/// Positions of the fields of an Order, which says what the ranks that write do next.
 enum : std::size_t {
   kEnd,      ///< 1: the ranks return; 0: they write a rollout
   kCode,     ///< the code that they return at the end

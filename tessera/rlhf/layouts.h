@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layouts of the models beside a policy: rl.models.
+// The layouts of the models other than the policy: rl.models.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,7 @@ class Line {
     const std::optional<std::int64_t> found = at(key).as_integer();
     TESSERA_REQUIRE(found.has_value(),
                     Format,
-                    fmt::format("{}: \"{}\" is no whole number", place_, key),
+                    fmt::format("{}: \"{}\" is not a whole number", place_, key),
                     "move the file aside; the run then makes its rollout again");
     return *found;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks that have a model beside a policy (rl.models, tensor and ranks).
+// The ranks that have another model than the policy (rl.models, tensor and ranks).
 #pragma once
 
 #include <memory>

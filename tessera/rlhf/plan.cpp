@@ -210,7 +210,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   const std::int64_t size = options.rollout_size(plan.recipe().global_batch);
   TESSERA_REQUIRE(size % options.samples == 0,
                   Config,
-                  fmt::format("a rollout of {} completions is no whole number of groups of "
+                  fmt::format("a rollout of {} completions is not a whole number of groups of "
                               "rl.samples {}",
                               size,
                               options.samples),
@@ -439,7 +439,7 @@ void place_rl(const planner::PlanWithData& plan,
                  ranks_of_critic);
   }
   needs.beside += others.mean(hosts.ranks_of_each > 0 ? hosts.ranks_of_each : plan.ranks());
-  notes.push_back("beside the policy a rank has: " + others.text());
+  notes.push_back("in addition to the policy a rank has: " + others.text());
   if (options.overlap == 0) return;
   notes.push_back(fmt::format(
       "rl.overlap: {} {} and {} only {} rollouts; each of the latter has {}: the policy's "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model beside a policy that is only read, on the ranks that rl.models gives it.
+// A model other than the policy that is only read, on the ranks that rl.models gives it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of rollouts as a text for people, beside the ledger.
+// Samples of rollouts as a text for people, next to the ledger.
 #pragma once
 
 #include <cstddef>

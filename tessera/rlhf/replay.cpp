@@ -68,7 +68,7 @@ json::Value config_of_run(const std::filesystem::path& run) {
   const std::filesystem::path path = run / "config.json";
   TESSERA_REQUIRE(std::filesystem::exists(path),
                   Format,
-                  fmt::format("{} is no run folder: it has no config.json", run.string()),
+                  fmt::format("{} is not a run folder: it has no config.json", run.string()),
                   "name the run.dir of a training of the task rl");
   json::Value config = json::parse_strict(text::read_small_file(path), path.string());
   // The number of threads determines how sums are split.

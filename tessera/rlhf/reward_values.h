@@ -78,7 +78,7 @@ class RewardValues {
   /// Returns the scores of rows on the ranks of a model, and zeros on the others. Collective over
   /// the ranks of the model.
   [[nodiscard]] std::vector<double> own_scores(std::size_t index, const Rows& rows);
-  /// Returns those of a function that is no model, [B].
+  /// Returns those of a function that is not a model, [B].
   [[nodiscard]] std::vector<double> one(std::size_t index, std::span<const tasks::Answer> answers);
 
   const std::vector<tasks::RlReward>& rewards_;
@@ -86,7 +86,7 @@ class RewardValues {
   std::int64_t micro_batch_;
   /// One per reward; nullptr if it is not a command.
   std::vector<std::unique_ptr<tasks::RewardCommand>> commands_;
-  std::vector<std::unique_ptr<ReadModel>> models_;  ///< nullptr if it is no model
+  std::vector<std::unique_ptr<ReadModel>> models_;  ///< nullptr if it is not a model
 };
 
 }  // namespace tessera::engine::rl

@@ -79,7 +79,7 @@ class RolloutWriter {
   /// Writes the completions of a rollout, or takes those of a rollout that was judged before from
   /// the ledger. The policy's weights must be complete.
   void write(const Place& place);
-  /// Returns the progress of a rollout as the log tells it: how many of `all` completions are
+  /// Returns the progress of a rollout as the log shows it: how many of `all` completions are
   /// written, and on the leader the mean reward of these by rules.
   [[nodiscard]] std::string progress(const std::vector<std::int64_t>& written,
                                      std::size_t all,

@@ -89,7 +89,8 @@ void check_steps(const json::Value& source, const std::string& name) {
                 fmt::format("{}: {}", place.line > 0 ? place.text() : name, what),
                 std::move(fix));
   };
-  if (!source.is_object()) refuse(source.place, "the configuration is no object", "write {...}");
+  if (!source.is_object())
+    refuse(source.place, "the configuration is not an object", "write {...}");
   for (const auto& [key, value] : source.members()) {
     const bool known = key == "dir" || key == "common" || key == "sft" || key == "reward" ||
                        key == "rl" || key == "split" || key == "sft_only";

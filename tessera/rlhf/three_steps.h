@@ -25,7 +25,7 @@ constexpr std::array<RlhfStep, 3> kRlhfSteps = {
 const json::Value* find_in(const json::Value& source, std::initializer_list<const char*> path);
 
 /// Throws Error{Config}, with the place, unless the configuration has the keys "dir", a section for
-/// each step, and beside them only "common", "split" and "sft_only". `name` stands for the file.
+/// each step, and otherwise only "common", "split" and "sft_only". `name` stands for the file.
 void check_steps(const json::Value& source, const std::string& name);
 
 /// Lets each step that names no records of its own train on its part of the common ones, in the

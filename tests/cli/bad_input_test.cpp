@@ -296,7 +296,7 @@ TEST_F(BadInput, AllThatIsWrongWithALayout) {
                   "7"},
                  {"pipeline 2 x tensor 5 x context 3 = 30",
                   "2 stages with 4 chunks each need at least 8 blocks",
-                  "5 ranks are no square",
+                  "5 ranks are not a square",
                   "parallel.context.mode: unknown value",
                   "32 tokens cannot be cut into 3 chunks"});
 }

@@ -177,7 +177,7 @@ TEST_F(Records, AreReadFromCompressedFiles) {
 TEST_F(Records, AreFoundByTheirContentWhereTheNameSaysNothing) {
   EXPECT_EQ(read({write("a.data", "{\"a\": 1}\n{\"a\": 2}\n")}).size(), 2U);
   EXPECT_EQ(read({write("noname", "[{\"a\": 1}]")}).size(), 1U);
-  EXPECT_THAT(refusal({write("a.txt", "{\"a\": 1}\n")}), HasSubstr("is no file of records"));
+  EXPECT_THAT(refusal({write("a.txt", "{\"a\": 1}\n")}), HasSubstr("is not a file of records"));
   EXPECT_THAT(refusal({write("a.bin", "PAR1....")}), HasSubstr("ends without a footer"));
 }
 

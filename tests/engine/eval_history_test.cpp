@@ -42,7 +42,7 @@ TEST(Standings, StopAfterSoManyEvaluationsWithoutAGain) {
   EvalOptions options = options_of("loss");
   options.patience = 2;
 
-  EXPECT_EQ(stopped_at(options, {3, 2, 2.5, 1.5, 1.6, 1.5}), 60);  // equal is no gain
+  EXPECT_EQ(stopped_at(options, {3, 2, 2.5, 1.5, 1.6, 1.5}), 60);  // equal does not count as a gain
   EXPECT_EQ(stopped_at(options, {3, 2, 2.5, 1.5, 1.6, 1.4}), 0);
   EXPECT_EQ(stopped_at(options, {kNan, kNan}), 20);
   EXPECT_EQ(stopped_at(options, {3, kNan, 2, kNan, kNan}), 50);

@@ -49,7 +49,7 @@ TEST(Params, TakesRolesFromTheAxesUnlessTold) {
 
   EXPECT_EQ(role({9, 8}, {Vocab, Embed}), Role::TokenTable);
   EXPECT_EQ(role({8, 9}, {Embed, Vocab}), Role::OutputHead);
-  EXPECT_EQ(role({4, 8}, {None, Embed}), Role::Matrix) << "a router is no table of positions";
+  EXPECT_EQ(role({4, 8}, {None, Embed}), Role::Matrix) << "a router is not a table of positions";
   EXPECT_EQ(role({4, 8}, {None, Embed}, {.role = Role::PositionTable}), Role::PositionTable);
   EXPECT_EQ(role({8}, {Embed}), Role::Vector);
   EXPECT_EQ(role({3, 2, 4}, {None, Heads, None}, {.matrix_shape = {24}}), Role::Vector);

@@ -134,7 +134,7 @@ TEST(LossScaler, StartsAtTwoToTheSixteenth) {
   EXPECT_EQ(scaler(R"({"enabled": true, "initial_scale_power": 3})").scale(), 8.0);
 }
 
-// Factors whose powers are no short decimals.
+// Factors whose powers are not short decimals.
 constexpr const char* kBlocks[] = {
     R"({"enabled": true, "loss_scale_factor": 1.7, "loss_scale_window": 4, "hysteresis": 3})",
     R"({"enabled": true, "loss_scale_factor": 1.7, "loss_scale_window": 4, "hysteresis": 2,

@@ -261,9 +261,9 @@ TEST(ParallelOptions, AllMistakesOfALayoutAreToldTogether) {
                       R"(, "gradient_accumulation_steps": 3)"),
       AllOf(HasSubstr("pipeline 2 x tensor 5 x context 3 = 30"),
             HasSubstr("2 stages with 4 chunks each need at least 8 blocks, and the model has 6"),
-            HasSubstr("3 are no multiple of 2"),
+            HasSubstr("3 are not a multiple of 2"),
             HasSubstr("there is nothing to scatter"),
-            HasSubstr("5 ranks are no square"),
+            HasSubstr("5 ranks are not a square"),
             HasSubstr("mode 2d cuts samples and channels between layers, not tokens"),
             HasSubstr("did you mean \"ring\""),
             HasSubstr("16 tokens cannot be cut into 3 chunks")));

@@ -207,7 +207,7 @@ TEST(Stages, OfAScheduleThatDoesNotFitAreRefused) {
   EXPECT_THAT(refusal(R"({"size": 2, "schedule": "zb-v", "chunks": 3})", 2),
               HasSubstr("zb-v works with 2 chunks"));
   EXPECT_THAT(refusal(R"({"size": 3, "schedule": "interleaved"})", 3),
-              AllOf(HasSubstr("4 are no multiple of 3"),
+              AllOf(HasSubstr("4 are not a multiple of 3"),
                     HasSubstr("gradient_accumulation_steps to 3 or 6")));
   EXPECT_THAT(refusal(R"({"size": 2, "schedule": "1f2b"})", 2), HasSubstr("1f1b"));
 }
@@ -240,7 +240,7 @@ TEST(Stages, OfAPartitionThatIsNoneAreRefused) {
   EXPECT_THAT(refusal(R"({"size": 2, "partition": "type:linear"})", 2),
               HasSubstr("no block's name matches"));
   EXPECT_THAT(refusal(R"({"size": 2, "partition": "type:("})", 2),
-              HasSubstr("no regular expression"));
+              HasSubstr("not a regular expression"));
   EXPECT_THAT(refusal(R"({"size": 2, "partition": 3})", 2),
               HasSubstr("parallel.pipeline.partition"));
 }

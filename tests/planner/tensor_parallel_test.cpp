@@ -74,12 +74,12 @@ TEST(TensorParallelOptions, HeadsThatDoNotDivideAreAllowed) {
 
 TEST(TensorParallelOptions, GridsThatDoNotFitAreToldWithTheNearest) {
   EXPECT_THAT(problems_of(kNano + R"("parallel": {"tensor": {"mode": "2d", "size": 6}})", 6),
-              AllOf(HasSubstr("6 ranks are no square"), HasSubstr("set it to 4 or 9")));
+              AllOf(HasSubstr("6 ranks are not a square"), HasSubstr("set it to 4 or 9")));
   EXPECT_THAT(problems_of(kNano + R"("parallel": {"tensor": {"mode": "3d", "size": 4}})", 4),
-              AllOf(HasSubstr("4 ranks are no cube"), HasSubstr("set it to 1 or 8")));
+              AllOf(HasSubstr("4 ranks are not a cube"), HasSubstr("set it to 1 or 8")));
   EXPECT_THAT(
       problems_of(kNano + R"("parallel": {"tensor": {"mode": "2.5d", "size": 4, "depth": 2}})", 4),
-      AllOf(HasSubstr("4 ranks are no 2 squares of one size"), HasSubstr("set it to 2 or 8")));
+      AllOf(HasSubstr("4 ranks are not 2 squares of one size"), HasSubstr("set it to 2 or 8")));
   EXPECT_THAT(problems_of(kNano + R"("parallel": {"tensor": {"size": 4, "depth": 2}})", 4),
               HasSubstr("mode 1d has no depth"));
 }

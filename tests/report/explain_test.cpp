@@ -235,7 +235,7 @@ TEST(Explained, TextHasALineForEachKey) {
   for (const ExplainedKey& key : e.keys)
     EXPECT_THAT(text, HasSubstr("  " + key.path + " "));
   EXPECT_THAT(text, HasSubstr("refused: expected at least 1 steps"));
-  EXPECT_THAT(text, HasSubstr("train needs to be told\n  "));
+  EXPECT_THAT(text, HasSubstr("train needs these values\n  "));
 }
 
 TEST(Explained, TextBeginsWithRefusalsAndWhatTheFileSets) {

@@ -290,7 +290,7 @@ TEST_F(RlModels, SaysWhyATrunkCannotBeShared) {
                           R"({"algorithm": "ppo", "rewards": [{"type": "model", "from": ")" +
                               judge + R"("}], "critic": {"from": "elsewhere"},
                                       "models": {"critic": {"trunk": "reward"}}})")),
-      HasSubstr("elsewhere is none of rl.rewards"));
+      HasSubstr("elsewhere is not one of rl.rewards"));
   EXPECT_THAT(
       refusal(reinforcing("{\"prompt\": \"a\"}\n",
                           R"({"algorithm": "ppo", "rewards": [{"type": "model", "from": ")" +

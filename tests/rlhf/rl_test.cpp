@@ -403,7 +403,7 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
                 HasSubstr("rl.cache " + std::string(cache)));
   }
   EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 3)"))),
-              HasSubstr("no whole number of groups"));
+              HasSubstr("not a whole number of groups"));
 }
 
 TEST(Rl, CountsTheMemoryOfAllModels) {
@@ -414,7 +414,7 @@ TEST(Rl, CountsTheMemoryOfAllModels) {
     const planner::PlanWithData plan = planner::place(policy);
     EXPECT_EQ(planner::estimate_memory(plan).total(), alone + plan.needs().beside);
     EXPECT_EQ(planner::estimate_memory(plan).unknown, "");
-    EXPECT_THAT(plan.notes().back(), HasSubstr("beside the policy"));
+    EXPECT_THAT(plan.notes().back(), HasSubstr("in addition to the policy"));
     return std::pair(plan.needs().beside, plan.model().resolved.num_parameters);
   };
   const auto [plain, parameters] = beside(R"("samples": 2)");
@@ -473,7 +473,7 @@ TEST(RlAlarms, CompareLengthsWithThoseOfTheFirstRollouts) {
             "length: completions have 80 tokens on average, and had 20 in the first 10 rollouts; "
             R"(completions: "a", "b", "c")");
   EXPECT_THAT(told(5, first), HasSubstr("have 5 tokens on average, and had 20"));
-  // Learning to end answers is no shortening.
+  // Learning to end answers is not shortening.
   EXPECT_EQ(told(5, first_rollouts(20, 0.5)), "");
   EXPECT_NE(told(80, first_rollouts(20, 0.5)), "");
   // Later rollouts do not change what is compared with, and a few do not suffice.

@@ -77,7 +77,8 @@ class Message {
   }
   [[nodiscard]] bool empty() const { return rest_.empty(); }
   [[noreturn]] void damaged() const {
-    throw Error(Error::Kind::Format, file_ + ": is no ONNX file, or is damaged", "fetch it again");
+    throw Error(
+        Error::Kind::Format, file_ + ": is not an ONNX file, or is damaged", "fetch it again");
   }
 
  private:

@@ -121,7 +121,7 @@ RlReward read_reward(json::Value item, config::Problems& problems) {
     if (weight->is_number()) {
       out.weight = weight->as_double();
     } else {
-      problems.add(weight->place, "weight", "the weight is no number", "write 1.0, say");
+      problems.add(weight->place, "weight", "the weight is not a number", "write 1.0, say");
     }
     std::erase_if(item.members(), [](const auto& member) { return member.first == "weight"; });
   }

@@ -59,7 +59,7 @@ class WireReader {
   }
 
  private:
-  [[noreturn]] void damaged() const { refuse_part(where_, "is no model of sentencepiece"); }
+  [[noreturn]] void damaged() const { refuse_part(where_, "is not a model of sentencepiece"); }
   std::string_view take(std::uint64_t size) {
     if (size > rest_.size()) damaged();
     const std::string_view out = rest_.substr(0, size);

@@ -149,13 +149,13 @@ TEST_F(DeepSpeedFolder, ThatHoldsMoreThanItsParametersIsRefused) {
 TEST_F(DeepSpeedFolder, WithShapesThatOverflowIsRefused) {
   const std::string huge = op::integer(std::int64_t{1} << 62);
   write_model(op::list_of({op::dict({{"w", op::tuple({huge, huge})}})}));
-  refused(path("ds"), "is no shape");
+  refused(path("ds"), "is not a list of sizes");
   write_model(op::list_of({op::dict({{"w", op::tuple({op::integer(-1)})}})}));
-  refused(path("ds"), "is no shape");
+  refused(path("ds"), "is not a list of sizes");
   write_model(op::list_of({op::dict({{"w", op::text("five")}})}));
-  refused(path("ds"), "is no shape");
+  refused(path("ds"), "is not a list of sizes");
   write_model(op::integer(7));
-  refused(path("ds"), "are no list");
+  refused(path("ds"), "are not a list");
 }
 
 TEST_F(DeepSpeedFolder, OfAnotherParallelismIsRefusedByName) {
