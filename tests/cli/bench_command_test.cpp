@@ -40,7 +40,7 @@ TEST(BenchCommand, ExplainsItselfAndItsParts) {
   }
 }
 
-TEST(BenchCommand, RefusesWhatIsNone) {
+TEST(BenchCommand, RefusesInvalidInput) {
   EXPECT_THAT(run_program({"bench", "stpe"}).err,
               AllOf(HasSubstr("unknown: tessera bench stpe"), HasSubstr("step")));
   for (const std::vector<std::string>& words : {

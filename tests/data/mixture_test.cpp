@@ -67,7 +67,7 @@ TEST(Mixture, ReadsEverySampleWithTheSharesThatAreAskedFor) {
   EXPECT_EQ(mixture.count(1), 100);
 }
 
-TEST(Mixture, TakesWeightsThatAreNoWholeNumbers) {
+TEST(Mixture, TakesWeightsThatAreNotWholeNumbers) {
   const double third = 1.0 / 3.0;
   const Mixture mixture =
       Mixture::interleaved({200'000, 100'000}, {2.0 * third, third}, MixUntil::Last);

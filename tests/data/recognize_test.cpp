@@ -37,7 +37,7 @@ class Recognize : public testing::Test {
   files::TempDir folder_;
 };
 
-TEST_F(Recognize, TextWhateverItIsCalled) {
+TEST_F(Recognize, TextRegardlessOfItsName) {
   for (const char* name : {"a.txt", "b.md", "README", "c.tex", "d.py"})
     EXPECT_EQ(recognize(write(name, "To be, or not to be\n")).kind, Source::Kind::Text) << name;
   // A list in a text is not JSON, and a brace is not an object.

@@ -38,7 +38,7 @@ std::int64_t stopped_at(const EvalOptions& options, const std::vector<double>& v
   return 0;
 }
 
-TEST(Standings, StopAfterSoManyEvaluationsWithoutAGain) {
+TEST(Standings, StopAfterANumberOfEvaluationsWithoutAGain) {
   EvalOptions options = options_of("loss");
   options.patience = 2;
 
@@ -51,7 +51,7 @@ TEST(Standings, StopAfterSoManyEvaluationsWithoutAGain) {
   EXPECT_EQ(stopped_at(options, {0.1, 0.3, 0.2}), 30);
 }
 
-TEST(Standings, StopAfterSoManyStepsWithoutAGain) {
+TEST(Standings, StopAfterANumberOfStepsWithoutAGain) {
   EvalOptions options = options_of("loss");
   options.patience_steps = 25;
 
@@ -95,7 +95,7 @@ TEST(Standings, SurviveACheckpoint) {
   }
 }
 
-TEST(Standings, OfAnotherMetricBeginAnew) {
+TEST(Standings, OfAnotherMetricStartAgain) {
   EvalOptions loss = options_of("loss"), accuracy = options_of("accuracy");
   loss.patience = accuracy.patience = 1;
   EvalHistory history;

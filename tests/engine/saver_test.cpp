@@ -206,7 +206,7 @@ TEST(SavingBeside, CopiesNothingBeforeAnUpdateAndKeepsNoCopyAfterIt) {
   });
 }
 
-TEST(SavingBeside, IsWaitedForAsLongAsADiskTakes) {
+TEST(SavingBeside, IsWaitedForUntilTheDiskHasIt) {
   const files::TempDir dir;
   on_engines(TinyRun(), {.ranks = 2}, [&](Engine& engine) {
     engine.train_step();
@@ -232,7 +232,7 @@ TEST(Saving, NeedsNoThread) {
   checkpoint::Checkpoint(checkpoint::list(dir.path()).front()).verify();
 }
 
-TEST_P(BothWays, SavesEverySoManyStepsAndAtTheEndAndKeepsTheNewest) {
+TEST_P(BothWays, SavesEveryFewStepsAndAtTheEndAndKeepsTheNewest) {
   run_.set("trainer.max_steps", "9").set("checkpoint.every", "2").set("checkpoint.keep", "3");
 
   const Result result = train(run_, folder_.path());
@@ -260,7 +260,7 @@ TEST_P(BothWays, NeverSavesByAClockThatIsOff) {
   EXPECT_THAT(saved(), ElementsAre(4));
 }
 
-TEST_P(BothWays, KeepsTheBestBesideTheNewest) {
+TEST_P(BothWays, KeepsTheBestAndTheNewest) {
   run_.set("checkpoint.best", "true").set("checkpoint.keep", "1").set("checkpoint.every", "3");
   run_.set("trainer.max_steps", "9");
   Script script;
@@ -346,7 +346,7 @@ class FullDisk {
   rlimit before_{};
 };
 
-TEST_P(BothWays, GoesOnWithoutACheckpointThatTheDiskRefuses) {
+TEST_P(BothWays, ContinuesWithoutACheckpointThatTheDiskRefuses) {
   run_.set("trainer.max_steps", "3");
   train(run_, folder_.path());
   const auto old = contents(folder_.path());

@@ -84,7 +84,7 @@ TEST_F(FindMaster, IgnoresAnAllocationWithoutAStep) {
   EXPECT_FALSE(find_master_address());
 }
 
-TEST_F(FindMaster, RefusesWhatIsNoPortOrAddress) {
+TEST_F(FindMaster, RefusesWhatIsNeitherAPortNorAnAddress) {
   for (const char* port : {"x", "0", "65530", "-1", "80 "}) {
     set({{"MASTER_ADDR", "a"}, {"MASTER_PORT", port}});
     EXPECT_THROW(find_master_address(), Error) << port;

@@ -81,7 +81,7 @@ TEST(ModelSources, ThatHaveAPublishedNameAreFoundInTheCacheOfHuggingFace) {
   EXPECT_THAT(other, HasSubstr("hf download someone/other"));
 }
 
-TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {
+TEST(ModelSources, InOneFileNeedAConfigJsonNextToThem) {
   const files::TempDir folder;
   const auto refusal = [&](const char* name) -> Error {
     files::write_atomic(folder.path() / name, "no weights are read");

@@ -27,7 +27,7 @@ TEST(Params, PutsTheBlocksNameBeforeItsParameters) {
   EXPECT_TRUE(list[2]->info().tied);
 }
 
-TEST(Params, TakesTheShapeAsMatrixShapeUnlessTold) {
+TEST(Params, TakesTheShapeAsMatrixShapeByDefault) {
   Params params("h.0");
 
   const Param* plain = params.add("w", {6, 4}, {None, None}, Init::ones());
@@ -38,7 +38,7 @@ TEST(Params, TakesTheShapeAsMatrixShapeUnlessTold) {
   EXPECT_EQ(fused->info().matrix_shape, (Shape{24}));
 }
 
-TEST(Params, TakesRolesFromTheAxesUnlessTold) {
+TEST(Params, TakesRolesFromTheAxesByDefault) {
   Params params("h.0");
   const auto role = [&](Shape shape, std::vector<LogicalAxis> axes, Params::Tags tags = {}) {
     const std::string name = "p" + std::to_string(params.list().size());

@@ -224,7 +224,7 @@ TEST(Elasticity, GivesThePlanItsBatchAndAConfigurationThatGivesItAgain) {
   EXPECT_EQ(again.layout().accumulation, 1);
 }
 
-TEST(Elasticity, ReplacesTheBatchKeysOnlyIfItIsTold) {
+TEST(Elasticity, ReplacesTheBatchKeysOnlyIfEnabled) {
   const std::string keys = R"("train_batch_size": 6, "elasticity": {"enabled": true,
       "max_train_batch_size": 8, "micro_batch_sizes": [1, 2], "version": 0.1)";
 

@@ -69,7 +69,7 @@ TEST(PatternsOfGroups, HaveALimitOfSteps) {
   EXPECT_FALSE(setting(plan, "ln_f.bias").lr_scale.has_value());
 }
 
-TEST(RatesOfGroups, AreRefusedBesideARateOfZero) {
+TEST(RatesOfGroups, AreRefusedIfTheBaseRateIsZero) {
   EXPECT_THAT(refusal(R"({"type": "AdamW", "params": {"lr": 0},
                           "groups": [{"pattern": "ln"}, {"pattern": "wpe", "lr": 0.001}]})"),
               AllOf(HasSubstr("c.json:3:"),

@@ -111,11 +111,11 @@ TEST(Stages, HoldSeveralChunksOfTheModelWhereTheScheduleAsks) {
   EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 1 x cp 1 x tp 1");
 }
 
-TEST(Stages, OfSeveralChunksAreInterleavedUnlessToldOtherwise) {
+TEST(Stages, OfSeveralChunksAreInterleavedUnlessConfiguredOtherwise) {
   EXPECT_EQ(plan_of(R"({"size": 2, "chunks": 3})", 2).layout().schedule, "interleaved");
 }
 
-TEST(Stages, StandInTheFirstTable) {
+TEST(Stages, AreInTheFirstTable) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 4);
   const std::vector<std::string> table = report::first_table(PlanWithData(plan, {}), {});
 
@@ -126,7 +126,7 @@ TEST(Stages, StandInTheFirstTable) {
   EXPECT_THAT(table, Contains(HasSubstr("stage 1 (ranks 2-3): h.2 to head; ")));
 }
 
-TEST(Stages, AndTheirRanksStandInTheMesh) {
+TEST(Stages, AndTheirRanksAreInTheMesh) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"}, "tensor": 2)", 8);
   const std::vector<std::string> mesh =
       report::mesh_lines(plan.layout(), plan.model().resolved.model, "node7.example.com", 9);
@@ -143,7 +143,7 @@ TEST(Stages, AndTheirRanksStandInTheMesh) {
               Contains(HasSubstr("rank  host   stage   pp  dp")));
 }
 
-TEST(Stages, StandInTheMeshOfRanksThatHoldTheWholeModelToo) {
+TEST(Stages, AreInTheMeshOfRanksThatHoldTheWholeModelToo) {
   const std::vector<std::string> four = report::first_table(PlanWithData(plan_of("1", 4), {}), {});
   const std::vector<std::string> eight = report::first_table(PlanWithData(plan_of("1", 8), {}), {});
 
@@ -230,7 +230,7 @@ TEST(Stages, OfChunksThatDoNotDivideTheBlocksAreRefusedWhereEachShouldHaveAsMany
   }
 }
 
-TEST(Stages, OfAPartitionThatIsNoneAreRefused) {
+TEST(Stages, OfAnInvalidPartitionAreRefused) {
   EXPECT_THAT(refusal(R"({"size": 2, "partition": "unifrom"})", 2), HasSubstr("uniform"));
   EXPECT_THAT(refusal(R"({"size": 2, "scatter_gather": true})", 2),
               HasSubstr("there is nothing to scatter"));

@@ -132,7 +132,7 @@ TEST(Explained, KeysThatNobodyWritesAreNotExplained) {
     EXPECT_NE(key.path, "run.derived");
 }
 
-TEST(Explained, CuresAreNoDescriptions) {
+TEST(Explained, FixesAreNotDescriptions) {
   const Explanation e = explain(R"({"train_batch_size": 8, "gradient_clipping": "one"})");
 
   EXPECT_EQ(key_of(e, "gradient_clipping").refused,

@@ -76,7 +76,7 @@ TEST_F(RlDiagnosis, SaysThatNothingIsWrong) {
   EXPECT_THAT(told(), Contains("the last recorded rollouts raise no alarm"));
 }
 
-TEST_F(RlDiagnosis, TellsOfReturnsAndOfTheTestsBeforeTheStart) {
+TEST_F(RlDiagnosis, ReportsReturnsAndTheTestsBeforeTheStart) {
   write_steps(0.2);
   write("roll_backs.jsonl", "{\"times\": 1, \"alarm\": \"far\", \"after\": 30, \"to\": 8}\n");
   write("reward_models.json",

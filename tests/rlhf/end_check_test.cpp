@@ -93,7 +93,7 @@ TEST_F(RlEndCheck, NeedsAnAnswerAndFewOfThem) {
   EXPECT_EQ(rows_, 16);
 }
 
-TEST_F(RlEndCheck, TellsOfAFirstRolloutWithoutEnds) {
+TEST_F(RlEndCheck, ReportsAFirstRolloutWithoutEnds) {
   EXPECT_FALSE(engine::rl::complaint_of_first_rollout({{"truncated", 0.8}}, {0}, *tokenizer_));
   const auto complaint =
       engine::rl::complaint_of_first_rollout({{"truncated", 0.97}}, {0}, *tokenizer_);

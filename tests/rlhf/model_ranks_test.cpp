@@ -224,7 +224,7 @@ TEST_F(RlModelRanks, ACriticIsInTheMemoryOfItsRanksAlone) {
   });
 }
 
-TEST_F(RlModelRanks, ThePlanTellsTheRanksAndTheirMemory) {
+TEST_F(RlModelRanks, ThePlanReportsTheRanksAndTheirMemory) {
   const auto plan_of = [](const std::string& models, const Layout& layout) {
     const planner::PlanWithData plan =
         planner::place(planner::PlanWithData(with_models(models).plan(layout), {}));

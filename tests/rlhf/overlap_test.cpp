@@ -304,7 +304,7 @@ TEST(RlOverlap, NeedsRanksThatWrite) {
   }
 }
 
-TEST(RlOverlap, ThePlanTellsTheMemoryOfBothKindsOfRanks) {
+TEST(RlOverlap, ThePlanReportsTheMemoryOfBothKindsOfRanks) {
   const auto plan_of = [](int writers) {
     const planner::PlanWithData plan = planner::place(planner::PlanWithData(
         reinforcing(some_prompts(), options(R"("samples": 4)", writers)).plan({.ranks = 2}), {}));

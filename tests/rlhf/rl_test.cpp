@@ -187,7 +187,7 @@ void expect_same_end(const Trace& whole, const Trace& after) {
   EXPECT_EQ(whole.digest, after.digest);
 }
 
-TEST(Rl, GoesOnAfterAnyStep) {
+TEST(Rl, ContinuesAfterAnyStep) {
   for (const std::string& rl : kCases) {
     SCOPED_TRACE(rl);
     const TinyRun run = reinforcing(some_prompts(), rl);
@@ -207,7 +207,7 @@ TEST(Rl, GoesOnAfterAnyStep) {
 }
 
 // As a kill in the middle of a rollout leaves it: some completions, and half of a line.
-TEST(Rl, GoesOnWithinARollout) {
+TEST(Rl, ContinuesWithinARollout) {
   const TinyRun run = reinforcing(some_prompts(), kCases[0]);
   const files::TempDir folder;
   const std::filesystem::path file = folder.path() / "rollouts.jsonl";

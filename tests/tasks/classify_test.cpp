@@ -142,7 +142,7 @@ TEST_F(Classification, ReadsAnyNumberOfLabels) {
             "multi_label_classification");
 }
 
-TEST_F(Classification, LeavesOutBadRecordsWhereItIsToldTo) {
+TEST_F(Classification, LeavesOutBadRecordsOnRequest) {
   data::DataOptions data = options(
       "{\"text\": \"a\", \"label\": \"x\"}\n{\"text\": \"\", \"label\": \"x\"}\nnothing\n"
       "{\"text\": \"b\", \"label\": \"y\"}\n");
@@ -242,7 +242,7 @@ TEST_F(Classification, ReadsALabelForEachOfSeveralHeads) {
   EXPECT_EQ(said.find("heads")->items().at(1).find("weight")->as_double(), 0.5);
 }
 
-TEST_F(Classification, TellsMetricsAndPredictionsOfEachHead) {
+TEST_F(Classification, ReportsMetricsAndPredictionsOfEachHead) {
   const auto task = task_of("classify", kHeads);
   // Rows of logits: topic, mood. The second has no mood.
   const Predictions rows = {.width = 5,

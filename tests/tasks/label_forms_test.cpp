@@ -54,7 +54,7 @@ TEST_F(LabelForms, NamesTheClassesAsTheFilesOfDatasetsDo) {
   EXPECT_EQ(values(*open(*numbered, data, 4).train, 1, "label"), Ids{1});
 }
 
-TEST_F(LabelForms, NamesTheClassesAsDatasetInfoBesideTheFileDoes) {
+TEST_F(LabelForms, NamesTheClassesAsDatasetInfoNextToTheFileDoes) {
   (void)folder_.write("dataset_info.json",
                       R"({"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"},
                           "text": {"dtype": "string", "_type": "Value"}}})");

@@ -67,7 +67,7 @@ TEST_F(Tagging, HasAPlaceForEveryWordThatIsToBeTagged) {
   EXPECT_EQ(std::ranges::count(values(*opened, 0, "labels"), 0), 3);
 }
 
-TEST_F(Tagging, TellsItsObjectiveTheNamesOfTheTags) {
+TEST_F(Tagging, GivesItsObjectiveTheNamesOfTheTags) {
   const data::DataOptions data = options(kWords);
   const auto task = task_of("tag");
 

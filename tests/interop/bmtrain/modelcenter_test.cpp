@@ -112,7 +112,7 @@ TEST_F(ModelCenter, AFileUnderAnotherNameIsKnownByItsTensors) {
   expect_model(open_foreign(path("m/gpt2-3000.pt")).value().weights, false, false);
 }
 
-TEST_F(ModelCenter, AHeadOfItsOwnIsReadWhereTheModelIsNotTied) {
+TEST_F(ModelCenter, AHeadIsReadIfTheModelIsNotTied) {
   mc::Options untied = with(R"("tied": false)"), unsaid = with(R"("half": true)"), tied;
   for (mc::Options* options : {&untied, &unsaid, &tied})
     options->head = true;

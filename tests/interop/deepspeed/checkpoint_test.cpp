@@ -202,7 +202,7 @@ TEST_F(DeepSpeedFolder, WhoseLatestNamesNothingSaysSo) {
   refused(path("ds"), "names the tag \"global_step9\", which is not there");
 }
 
-TEST_F(DeepSpeedFolder, WhoseLatestLeadsElsewhereIsNotFollowed) {
+TEST_F(DeepSpeedFolder, WhoseLatestPointsOutsideOfItIsNotFollowed) {
   fs::create_directories(path("secret"));
   files::write_atomic(path("secret/mp_rank_00_model_states.pt"), "x");
   for (const char* tag : {"../secret", "/etc", "..", ".", "", "a/b"}) {

@@ -171,7 +171,7 @@ TEST_F(UniversalFolder, WhoseNamesShareEachOtherKeepsBoth) {
   EXPECT_EQ(open_foreign(path("ds"))->weights.size(), 2U);
 }
 
-TEST_F(UniversalFolder, BesideTheCheckpointOfItsStageIsFoundByName) {
+TEST_F(UniversalFolder, NextToTheCheckpointOfItsStageIsFoundByName) {
   write_flat("w", {0, 1});
   write_states({{"param_shapes", op::list_of({shapes({{"w", {2}}})})}});
   fs::create_directories(path("ds/global_step5"));

@@ -281,7 +281,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text.replace(at, what.size(), by);
 }
 
-TEST_F(GgufFiles, ThatLieAreRefusedByWhatIsWrong) {
+TEST_F(GgufFiles, WithFalseHeadersAreRefusedWithTheReason) {
   const std::string good = files::read(data("gguf_rotary.gguf"));
   const auto number = [](std::uint64_t value) {
     return std::string(reinterpret_cast<const char*>(&value), sizeof(value));

@@ -180,7 +180,7 @@ TEST_F(TorchLoop, AnAdamStaysAnAdamAndAnAdamWAnAdamW) {
   }
 }
 
-TEST_F(TorchLoop, WhereNothingTellsAdamFromAdamWTheLoaderDecides) {
+TEST_F(TorchLoop, IfAdamAndAdamWCannotBeDistinguishedTheLoaderDecides) {
   write(training_of({"a"}));
 
   const Foreign read = open_foreign(dir.path()).value();
@@ -240,7 +240,7 @@ TEST_F(TorchLoop, CountsUpdatesInEveryTypeThatTorchDoes) {
   }
 }
 
-TEST_F(TorchLoop, WhoseCountOfUpdatesIsNoneIsRefusedByIt) {
+TEST_F(TorchLoop, WithAnInvalidCountOfUpdatesIsRefused) {
   const auto of_float = [](float value) {
     return TorchValue::tensor(constant("s", DType::F32, value, 1));
   };
