@@ -44,7 +44,7 @@ void require_own_folder(const fs::path& folder);
 /// a device, a socket or a folder.
 int open_file(const fs::path& path);
 
-/// Writes a draft next to `path` (`<path>.tmp-<process>`), syncs it, renames it over `path` and
+/// Writes a draft beside `path` (`<path>.tmp-<process>`), syncs it, renames it over `path` and
 /// syncs the folder. Drafts of `path` left behind by killed writers are removed first.
 void write_atomic(const fs::path& path, std::string_view content);
 /// Removes drafts of `path` that write_atomic() left behind in processes that have ended. Drafts

@@ -26,7 +26,7 @@ BlockSums block_sums(std::span<const std::byte> bytes, const std::function<void(
 /// The bytes must outlive this.
 class VerifiedBytes {
  public:
-  /// `path` is named in errors, `fix` says how the file is made again.
+  /// `path` is named in errors, `fix` says how the file is made anew.
   VerifiedBytes(std::span<const std::byte> bytes,
                 BlockSums sums,
                 std::filesystem::path path,

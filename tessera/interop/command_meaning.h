@@ -59,8 +59,8 @@ struct Program {
   std::string_view title;  ///< "TRL's dpo"
   /// Names of its script ("run_clm.py"), or its words ("trl dpo").
   std::vector<std::string_view> names;
-  /// Where several programs have a script of the name: a part of its path, and options of which at
-  /// least one is given.
+  /// These tell programs apart whose scripts have the same name: a part of the script's path, and
+  /// options of which at least one is given.
   std::vector<std::string_view> folders = {};
   std::vector<std::string_view> marks = {};
   std::vector<std::string_view> tables =

@@ -188,7 +188,7 @@ class Param {
   }
   /// Makes the parameter not trainable. Call it before the parameter is laid out.
   void freeze() { set_trainable(false); }
-  /// Replaces the info by one that differs in `trainable`; holders of the info must be notified.
+  /// Replaces the info by one that differs in `trainable`; holders of the info must be told.
   void set_trainable(bool trainable) {
     ParamInfo changed = *info_;
     changed.trainable = trainable;
