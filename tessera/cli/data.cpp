@@ -30,9 +30,9 @@
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/saved_classes.h"
 #include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/saved_classes.h"
 
 namespace tessera::cli {
 namespace {
@@ -228,7 +228,7 @@ void open_file(const DataFlags& words, Opened& out) {
   // A saved classifier's classes have its numbers.
   std::optional<models::ModelSource> model;
   if (!words.model.empty()) model = models::open_model_source(words.model);
-  out.task = planner::make_task_of(model, out.options, out.task_options, problems, out.notes);
+  out.task = tasks::make_task_of(model, out.options, out.task_options, problems, out.notes);
   problems.raise();
 }
 

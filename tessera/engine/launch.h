@@ -19,16 +19,6 @@ class Plan;
 class PlanWithData;
 }  // namespace tessera::planner
 
-namespace tessera::planner {
-class Plan;
-class PlanWithData;
-}  // namespace tessera::planner
-
-namespace tessera::planner {
-class Plan;
-class PlanWithData;
-}  // namespace tessera::planner
-
 namespace tessera::engine {
 
 using launch::Report;

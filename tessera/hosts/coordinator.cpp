@@ -188,7 +188,7 @@ class Coordinator::Server {
     TESSERA_REQUIRE(peer.first >= 0 && peer.ranks >= 1 && peer.ranks <= kMostRanks &&
                         peer.name.size() <= kMostHostName,
                     Comm,
-                    "it is not a host of this job",
+                    "it is no host of this job",
                     "");
     TESSERA_REQUIRE(!ready_ && probing_ == 0, Comm, "all hosts of this job are here already", "");
     peer.host = host;
@@ -220,7 +220,7 @@ class Coordinator::Server {
 
   void take_facts(Peer& peer, FrameReader& body) {
     if (refused_ || !hosts_.contains(peer.first) || hosts_.at(peer.first) != &peer) return;
-    TESSERA_REQUIRE(!peer.has_facts && !ready_, Comm, "it sent its facts twice", "");
+    TESSERA_REQUIRE(!peer.has_facts && !ready_, Comm, "it told its facts twice", "");
     peer.facts.facts = read_facts(body);
     peer.has_facts = true;
     compared_ += peer.ranks;
@@ -261,7 +261,7 @@ class Coordinator::Server {
 
   /// Adds a problem for each difference between the hosts that have arrived.
   void compare() {
-    const Peer* told = nullptr;  // the first host that has sent its facts
+    const Peer* told = nullptr;  // the first host that has told its facts
     for (const auto& [first, host] : hosts_) {
       if (!host->has_facts) continue;
       if (told == nullptr) told = host;
@@ -524,7 +524,7 @@ class Coordinator::Server {
   CoordinatorStore values_;
   std::string refusal_;
   double told_alive_ = 0.0, next_look_ = 0.0;
-  int arrived_ = 0, compared_ = 0;  // ranks whose hosts have joined, and have sent their facts
+  int arrived_ = 0, compared_ = 0;  // ranks whose hosts have joined, and have told their facts
   double told_slow_ = 0.0;
   std::atomic<bool> ready_{false};
   bool refused_ = false;

@@ -50,11 +50,11 @@ struct CoordinatorNews {
   std::map<int, HostProblem> told;     ///< errors that ended agents, by host
 };
 
-/// Accepts the hosts of one job, notifies them when all have arrived, forwards changes of their
+/// Accepts the hosts of one job, tells them when all have arrived, forwards changes of their
 /// control pages, and keeps values that ranks exchange before their transport exists. If a host is
-/// lost, the others are notified within `silence_s`. A connection that does not prove that it
-/// belongs to the job is closed, and none of its data is interpreted. Threads: one of its own; the
-/// methods may be called from any thread.
+/// lost, the others are told within `silence_s`. A connection that does not prove that it belongs
+/// to the job is closed, and none of its data is interpreted. Threads: one of its own; the methods
+/// may be called from any thread.
 class Coordinator {
  public:
   /// Listens from now on. Throws Error{Environment} if none of the ports is free, or if the address

@@ -40,7 +40,7 @@ Arrival read_join(FrameReader& body);
 FrameWriter& write_problem(FrameWriter& frame, const HostProblem& problem);
 HostProblem read_problem(FrameReader& body);
 
-/// The refusal of the coordinator, which the process that started the agents shows to the user.
+/// The refusal of the coordinator, which the process that started the agents tells the user.
 class Refusal : public Error {
  public:
   using Error::Error;
@@ -50,7 +50,7 @@ class Refusal : public Error {
 /// its interval: 0.1 s on up to eight hosts, at most 1 s. Threads: one of its own after start().
 class CoordinatorClient final : public launch::JobConnection {
  public:
-  /// Connects to the coordinator, sends it the facts of this host, and waits until all hosts have
+  /// Connects to the coordinator, tells it the facts of this host, and waits until all hosts have
   /// arrived and agree. Throws Error{Comm} if their arrival takes longer than `timeout_s`, and the
   /// Refusal of the coordinator, if there is one. Starts no thread, so that processes may be forked
   /// afterwards. Before that, this host tries to reach others (host_check.h) and looks for the run

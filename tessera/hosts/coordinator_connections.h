@@ -47,7 +47,7 @@ struct CoordinatorPeer {
   std::string out_;
   double since_ = 0.0;
   bool queued_ = false;         // in CoordinatorConnections::queued_
-  bool waits_to_send_ = false;  // the kernel signals when more can be sent
+  bool waits_to_send_ = false;  // the kernel tells when more can be sent
 };
 
 /// Accepts connections on a listening socket and closes those that do not prove within some seconds
@@ -102,7 +102,7 @@ class CoordinatorConnections {
   std::size_t strangers_ = 0;             ///< connections without a proof
   bool accepts_ = true, told_of_limit_ = false;
   std::vector<Mismatch> rejected_;
-  std::set<std::string> told_;  ///< notices, each of which is sent once
+  std::set<std::string> told_;  ///< notices, each of which is told once
 };
 
 /// Returns a socket that listens, or none and the reason. `port` 0: any free one.

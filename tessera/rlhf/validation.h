@@ -17,11 +17,6 @@ class Plan;
 class PlanWithData;
 }  // namespace tessera::planner
 
-namespace tessera::planner {
-class Plan;
-class PlanWithData;
-}  // namespace tessera::planner
-
 namespace tessera::engine::rl {
 
 /// Generates completions of `count` prompts of `held_out` as `rl.validation` says and rewards them.

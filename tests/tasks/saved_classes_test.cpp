@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A task that continues a saved classifier: whose classes have which numbers.
-#include "tessera/planner/saved_classes.h"
+#include "tessera/tasks/saved_classes.h"
 
 #include <fstream>
 #include <string>
@@ -11,7 +11,7 @@
 
 #include "tessera/base/files.h"
 
-namespace tessera::planner {
+namespace tessera::tasks {
 namespace {
 
 using testing::ElementsAre;
@@ -181,4 +181,4 @@ TEST_F(SavedClasses, OfAnotherKindOfModelAreNotTaken) {
 }
 
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::tasks
