@@ -353,7 +353,7 @@ int train_once(const planner::PlacedPlan& prepared,
     };
     how.further_ranks = local.extra_ranks;
     how.folder = folder_check(plan.run());
-    code = run_ranks(plan, report, train, training_words(), how);
+    code = run_ranks(plan, report, train, training_messages(), how);
   } catch (const Error& error) {  // before ranks were started
     if (local.is_leader) {
       try_to_note([&] {

@@ -219,8 +219,8 @@ checkpoint::BackgroundSave::Outcome Saver::finish() {
 }
 
 std::vector<double> Saver::to_sum() const {
-  const checkpoint::BackgroundSave::Standing save =
-      saving() ? background_->standing() : checkpoint::BackgroundSave::Standing();
+  const checkpoint::BackgroundSave::Progress save =
+      saving() ? background_->progress() : checkpoint::BackgroundSave::Progress();
   return {proposed_ ? 1.0 : 0.0, save.busy ? 1.0 : 0.0, save.failed ? 1.0 : 0.0};
 }
 

@@ -20,7 +20,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 constexpr const char* kCompletion = "completion";
@@ -302,4 +302,4 @@ std::optional<KeptRollout> read_rollout(const std::filesystem::path& path,
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

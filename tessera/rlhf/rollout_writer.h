@@ -26,7 +26,7 @@ namespace tessera::planner {
 class Plan;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// The position of a step: the policy with `version` updates wrote the rollout, of which this is
 /// update number `update` of tasks::RlOptions::updates().
@@ -157,8 +157,8 @@ class RolloutWriter {
   std::int64_t version_ = -1;
   std::vector<Completion> completions_;
   Rows rows_;
-  at::Tensor rewards_BF_;  ///< if they were needed to choose groups
-  StepTokens drawn_;       ///< what was generated since make() began
+  at::Tensor rewards_BF_;     ///< if they were needed to choose groups
+  engine::StepTokens drawn_;  ///< what was generated since make() began
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -12,7 +12,7 @@
 #include "tessera/config/overrides.h"
 #include "tessera/rlhf/record_parts.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 /// Returns `base` with the members of `more`, which take precedence, merged object by object.
@@ -182,4 +182,4 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -11,7 +11,7 @@
 
 #include "tessera/config/json.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 struct RlhfStep {
   const char* name;    ///< its section in the configuration
@@ -39,4 +39,4 @@ void divide_records(json::Value& source, const std::filesystem::path& folder);
 /// check_steps().
 json::Value config_of_step(const json::Value& source, std::size_t number);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -20,23 +20,23 @@ json::Value classes_in(const Task& task, const data::DataOptions& data) {
 
 }  // namespace
 
-std::unique_ptr<Task> make_task_of(const std::optional<models::ModelSource>& source,
+std::unique_ptr<Task> make_task_of(const SavedObjective* saved,
                                    const data::DataOptions& data,
                                    TaskOptions& options,
                                    config::Problems& problems,
                                    std::vector<std::string>& notes) {
-  const bool classifier = source && source->objective.options.find("num_labels") != nullptr;
+  const bool classifier = saved != nullptr && saved->options.find("num_labels") != nullptr;
   const bool classifies = tasks_of_classes().has(options.type);
   const bool readable = options.params.is_null() || options.params.is_object();
   if (!classifier || !classifies || !readable) return make_task(options, problems);
-  const json::Value& saved = source->objective.options;
   TaskOptions draft = options;
-  if (const AdoptClasses adopt = tasks_of_classes().get(options.type)) adopt(saved, draft.params);
+  if (const AdoptClasses adopt = tasks_of_classes().get(options.type))
+    adopt(saved->options, draft.params);
   config::Problems ignored;  // make_task() below reports those of the final parameters
   const auto first = make_task(draft, ignored);
-  if (first == nullptr || !ignored.list().empty() || first->objective() != source->objective.name)
+  if (first == nullptr || !ignored.list().empty() || first->objective() != saved->name)
     return make_task(options, problems);
-  for (std::string& note : adopt_classes(saved, classes_in(*first, data), draft.params))
+  for (std::string& note : adopt_classes(saved->options, classes_in(*first, data), draft.params))
     notes.push_back(std::move(note));
   options = std::move(draft);
   return make_task(options, problems);

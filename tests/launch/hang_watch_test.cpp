@@ -129,9 +129,9 @@ TEST_F(HangWatchTest, ARankThatIsStoppedBeforeItRunsIsReported) {
 }
 
 /// Every activity that a disk, a file server or a reader can hold up.
-class HeldUp : public HangWatchTest, public testing::WithParamInterface<Activity> {};
+class RankThatWaits : public HangWatchTest, public testing::WithParamInterface<Activity> {};
 
-TEST_P(HeldUp, IsReportedOnceForAllRanksAlthoughNobodyWaits) {
+TEST_P(RankThatWaits, IsReportedOnceForAllRanksAlthoughNobodyWaits) {
   page().line(0).waiting_for = 0;
   for (int rank = 0; rank < 3; ++rank)
     page().line(rank).activity = static_cast<std::uint32_t>(GetParam());
@@ -147,7 +147,7 @@ TEST_P(HeldUp, IsReportedOnceForAllRanksAlthoughNobodyWaits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Activities,
-                         HeldUp,
+                         RankThatWaits,
                          testing::Values(Activity::ReadData,
                                          Activity::Load,
                                          Activity::Save,

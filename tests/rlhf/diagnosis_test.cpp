@@ -45,9 +45,7 @@ class RlDiagnosis : public ::testing::Test {
           "{\"kind\": \"worth\", \"version\": 19}\n"
           "{\"kind\": \"completion\", \"versi");
   }
-  [[nodiscard]] std::vector<std::string> told() const {
-    return engine::rl::diagnosis_of(folder_.path());
-  }
+  [[nodiscard]] std::vector<std::string> told() const { return rlhf::diagnosis_of(folder_.path()); }
   files::TempDir folder_;
 };
 

@@ -19,8 +19,8 @@
 namespace tessera::test {
 namespace {
 
-using engine::rl::ReadableRollouts;
-using engine::rl::ReadableSample;
+using rlhf::ReadableRollouts;
+using rlhf::ReadableSample;
 using ::testing::HasSubstr;
 using ::testing::Not;
 

@@ -249,7 +249,7 @@ TEST(Rl, ReplaysAnUpdateToTheBit) {
     const auto replayed = [&](std::int64_t step) {
       std::vector<double> losses;
       comm::run_threads(1, [&](comm::World& world) {
-        engine::rl::replay(plan, world, data, folder.path(), step, [&](const auto& one) {
+        rlhf::replay(plan, world, data, folder.path(), step, [&](const auto& one) {
           losses.push_back(one.report.loss);
         });
       });
@@ -436,7 +436,7 @@ TEST(RlAlarms, SayInWordsWhatIsWrong) {
   const std::vector<std::string> texts = {"", "", "a \xC3\xA4 b"};
   const auto names = [&](const engine::Metrics& metrics) {
     std::vector<std::string> out;
-    for (const engine::rl::Alarm& alarm : engine::rl::alarms_of(metrics, texts))
+    for (const rlhf::Alarm& alarm : rlhf::alarms_of(metrics, texts))
       out.push_back(alarm.name);
     return out;
   };
@@ -448,25 +448,25 @@ TEST(RlAlarms, SayInWordsWhatIsWrong) {
              {"kl_reference", 6.0},
              {"repetition", 0.8}}),
       testing::ElementsAre("equal_groups", "truncated", "empty", "repeating", "collapsed", "far"));
-  EXPECT_THAT(engine::rl::alarms_of({{"equal_groups", 0.92}}, texts).front().what,
+  EXPECT_THAT(rlhf::alarms_of({{"equal_groups", 0.92}}, texts).front().what,
               HasSubstr("equal in 92 % of groups: nothing is learned"));
 }
 
 /// Ten first rollouts of completions of this length, of which a share has no end.
-engine::rl::FirstRollouts first_rollouts(double length, double truncated) {
-  engine::rl::FirstRollouts out;
-  for (int i = 0; i < engine::rl::kRolloutsOfAlarm; ++i)
+rlhf::FirstRollouts first_rollouts(double length, double truncated) {
+  rlhf::FirstRollouts out;
+  for (int i = 0; i < rlhf::kRolloutsOfAlarm; ++i)
     out.add({{"length", length + (i % 2 == 0 ? 1 : -1)}, {"truncated", truncated}});
   return out;
 }
 
 TEST(RlAlarms, CompareLengthsWithThoseOfTheFirstRollouts) {
   const std::vector<std::string> texts = {"a", "b", "c", "d"};
-  const auto told = [&](double length, const engine::rl::FirstRollouts& first) {
-    const auto alarms = engine::rl::alarms_of({{"length", length}}, texts, first);
+  const auto told = [&](double length, const rlhf::FirstRollouts& first) {
+    const auto alarms = rlhf::alarms_of({{"length", length}}, texts, first);
     return alarms.empty() ? std::string() : alarms.front().name + ": " + alarms.front().what;
   };
-  engine::rl::FirstRollouts first = first_rollouts(20, 0.4);
+  rlhf::FirstRollouts first = first_rollouts(20, 0.4);
   EXPECT_EQ(told(79, first), "");
   EXPECT_EQ(told(5.1, first), "");
   EXPECT_EQ(told(80, first),
@@ -479,13 +479,13 @@ TEST(RlAlarms, CompareLengthsWithThoseOfTheFirstRollouts) {
   // Later rollouts do not change what is compared with, and a few do not suffice.
   first.add({{"length", 1000}, {"truncated", 1}});
   EXPECT_EQ(first.length(), 20);
-  engine::rl::FirstRollouts few;
+  rlhf::FirstRollouts few;
   few.add({{"length", 20}, {"truncated", 0}});
   EXPECT_EQ(told(80, few), "");
   // A checkpoint restores the state, also before all first rollouts are counted.
-  EXPECT_EQ(engine::rl::FirstRollouts(first.state()).length(), 20);
-  EXPECT_EQ(engine::rl::FirstRollouts(few.state()).state().dump(), few.state().dump());
-  EXPECT_THROW(engine::rl::FirstRollouts(json::parse(R"({"rollouts": 3})", "state")), Error);
+  EXPECT_EQ(rlhf::FirstRollouts(first.state()).length(), 20);
+  EXPECT_EQ(rlhf::FirstRollouts(few.state()).state().dump(), few.state().dump());
+  EXPECT_THROW(rlhf::FirstRollouts(json::parse(R"({"rollouts": 3})", "state")), Error);
 }
 
 // A run that went on after a stop compares with the rollouts before it.

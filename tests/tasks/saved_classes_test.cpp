@@ -34,16 +34,15 @@ class SavedClasses : public testing::Test {
                  const std::string& params = "{}") {
     const std::string file = (folder_.path() / "train.jsonl").string();
     std::ofstream(file, std::ios::binary) << records;
-    models::ModelSource source;
-    source.objective = {objective, json::parse(saved, "saved")};
+    const SavedObjective source = {objective, json::parse(saved, "saved")};
     data::DataOptions data;
     data.train = {file};
-    tasks::TaskOptions options;
+    TaskOptions options;
     options.type = type;
     options.params = json::parse(params, "params");
     config::Problems problems;
     Continued out;
-    const auto made = make_task_of(source, data, options, problems, out.notes);
+    const auto made = make_task_of(&source, data, options, problems, out.notes);
     problems.raise();
     out.params = options.params;
     out.classes = made->objective_options(data);
