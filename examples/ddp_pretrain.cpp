@@ -50,7 +50,7 @@ std::int64_t number_of(const std::string& option, const std::string& word) {
   const auto read = std::from_chars(word.data(), end, value);
   TESSERA_REQUIRE(read.ec == std::errc() && read.ptr == end && value >= 0,
                   Config,
-                  fmt::format("{} {} is no number", option, word),
+                  fmt::format("{} {} is not a number", option, word),
                   "ddp_pretrain --help");
   return value;
 }

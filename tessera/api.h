@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The face of the library: plans, trainings and models as opaque types. Including it costs less
 // than a second, because it includes neither libtorch nor a header of the floors below; a program
-// that needs more includes those headers beside it (docs/library.md).
+// that needs more includes those headers too (docs/library.md).
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ configured() {
 }
 
 if ! configured "build/$preset"; then
-  # The preset's own variables are no news.
+  # The preset's own variables are not news.
   cmake --preset "$preset" --log-level=NOTICE --no-warn-unused-cli "${options[@]}" |
     { grep -vE '^(Not searching for unused|Preset CMake|  [A-Z_]+=|-- (Configuring|Generating) done|-- Build files|$)' || true; }
 fi

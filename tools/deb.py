@@ -130,7 +130,7 @@ def control(root: Path, box: Path) -> None:
     write(
         root / "DEBIAN/control",
         f"Package: {NAME}\nVersion: {version()}\nArchitecture: amd64\nMaintainer: {AUTHORS}\n"
-        f"Installed-Size: {size}\nDepends: {dependencies(root, box)}\nSuggests: openssh-client\nSection: science\nPriority: optional\n"
+        f"Installed-Size: {size}\nDepends: {dependencies(root, box)}\nSuggests: openssh-client, libcurl4\nSection: science\nPriority: optional\n"
         "Description: train large models on any number of processes and hosts\n"
         " tessera trains, fine-tunes and aligns transformer models from one JSON file,\n"
         " on one core or many hosts, with the same losses. It reads and writes the\n"

@@ -83,7 +83,7 @@ def main(arguments):
         path = pathlib.Path(argument).resolve()
         source = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else argument
         if source not in known:
-            print(f"{argument} is no source below tessera/; name a .cpp file", file=sys.stderr)
+            print(f"{argument} is not a source below tessera/; name a .cpp file", file=sys.stderr)
             return 64
         print("\n".join(tests.of(source)) or f"{source} has no test")
     return 0

@@ -243,12 +243,12 @@ void CallerSession::start(const CallerRequest& request) {
   }
   if (joined == nullptr || joined->alone()) {
     const std::string asked = fmt::format("{} {}", resume.position.step, data_->train->size());
-    const engine::Meeting meeting = {.asked = files::xxh3(std::as_bytes(std::span(asked))),
-                                     .facts = [&](const std::function<void()>& alive) {
-                                       return engine::facts_of(*plan_, *data_, resume, alive);
-                                     }};
+    const engine::Agreement agreement = {.asked = files::xxh3(std::as_bytes(std::span(asked))),
+                                         .facts = [&](const std::function<void()>& alive) {
+                                           return engine::facts_of(*plan_, *data_, resume, alive);
+                                         }};
     joined.reset();
-    joined = std::make_unique<engine::RankInProcess>(*plan_, meeting, engine::log_failure);
+    joined = std::make_unique<engine::RankInProcess>(*plan_, agreement, engine::log_failure);
   }
   rank_ = joined.get();
   comm::World& world = rank_->world();

@@ -14,7 +14,7 @@ namespace tessera {
 /// Writes to a descriptor. If it is a pipe or a socket whose reader does not read, write() waits
 /// for room up to a limit, once; from then on it drops what finds no room, until the reader reads
 /// again and learns how many lines it missed. Other files are written as write(2) does. A reader
-/// that has exited is no error. Threads: one at a time.
+/// that has exited is not an error. Threads: one at a time.
 class BoundedOutput {
  public:
   BoundedOutput(int fd, double patience_s) : fd_(fd), patience_s_(patience_s) {}

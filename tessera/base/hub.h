@@ -36,7 +36,7 @@ bool is_model_name(const std::string& text);
 /// std::nullopt if there is none. A file or folder of that path in the working directory is not
 /// considered: callers try it first.
 std::optional<fs::path> find_model(const std::string& name);
-/// Returns `text` if something exists at that path or if it is no name; else find_model(), or
+/// Returns `text` if something exists at that path or if it is not a name; else find_model(), or
 /// `text` again.
 fs::path model_path(const std::string& text);
 /// The command that fetches a model of this name, as the fix of an error: "hf download NAME, or

@@ -59,7 +59,7 @@ std::pair<Place, std::string> place_of(std::string_view address) {
   const char* const end = port.data() + port.size();
   const auto read = std::from_chars(port.data(), end, place.port);
   if (port.empty() || read.ec != std::errc() || read.ptr != end)
-    return {place, "the port is no number from 0 to 65535"};
+    return {place, "the port is not a number from 0 to 65535"};
   return {place, ""};
 }
 

@@ -2,6 +2,9 @@
 #include "tessera/base/protobuf.h"
 
 #include <bit>
+#include <cstring>
+
+#include "tessera/base/error.h"
 
 namespace tessera {
 namespace {
@@ -68,6 +71,62 @@ WireMessage& WireMessage::reals(int field, std::span<const double> values) {
   for (const double value : values)
     append_le64(packed, std::bit_cast<std::uint64_t>(value));
   return bytes(field, packed);
+}
+
+std::optional<WireField> WireReader::next() {
+  if (rest_.empty()) return std::nullopt;
+  const std::uint64_t tag = varint();
+  if (tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF) damaged();
+  WireField out;
+  out.number = static_cast<std::uint32_t>(tag >> 3);
+  switch (tag & 7U) {
+    case kVarint:
+      out.value = varint();
+      break;
+    case kEight:
+      out.bytes = take(8);
+      out.value = fixed(out.bytes);
+      break;
+    case kBytes:
+      out.bytes = take(varint());
+      out.has_bytes = true;
+      break;
+    case kFour:
+      out.bytes = take(4);
+      out.value = fixed(out.bytes);
+      break;
+    default:
+      damaged();
+  }
+  return out;
+}
+
+std::uint64_t WireReader::varint() {
+  std::uint64_t out = 0;
+  for (unsigned shift = 0; shift < 64; shift += 7) {
+    const auto byte = static_cast<unsigned char>(take(1)[0]);
+    out |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
+    if (byte < 0x80) return out;
+  }
+  damaged();
+}
+
+void WireReader::damaged() const {
+  refuse_(file_);
+  throw Error(Error::Kind::Bug, "a reader of protocol buffers did not refuse " + file_, "");
+}
+
+std::string_view WireReader::take(std::uint64_t size) {
+  if (size > rest_.size()) damaged();
+  const std::string_view out = rest_.substr(0, size);
+  rest_.remove_prefix(size);
+  return out;
+}
+
+std::uint64_t WireReader::fixed(std::string_view bytes) {
+  std::uint64_t out = 0;
+  std::memcpy(&out, bytes.data(), bytes.size());  // little endian, like the format
+  return out;
 }
 
 }  // namespace tessera

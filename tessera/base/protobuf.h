@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes messages in the wire format of protocol buffers, field by field.
+// Writes and reads messages in the wire format of protocol buffers, field by field.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,38 @@ class WireMessage {
   void key(int field, int type);
   void varint(std::uint64_t value);
   std::string out_;
+};
+
+/// A field of a message: a number, or the bytes of a text or message.
+struct WireField {
+  std::uint32_t number = 0;
+  std::uint64_t value = 0;  ///< a number, or the bits of one of fixed width
+  std::string_view bytes;   ///< also those of a number of fixed width
+  bool has_bytes = false;   ///< the field is a text, a message or a packed list
+};
+
+/// Reads the fields of a message in order. The bytes may come from a hostile file.
+class WireReader {
+ public:
+  /// `refuse` throws the error about `file`; it is called for bytes that are not a message.
+  using Refuse = void (*)(const std::string& file);
+  WireReader(std::string_view message, const std::string& file, Refuse refuse)
+      : rest_(message), file_(file), refuse_(refuse) {}
+
+  /// Returns the next field; nothing after the last one.
+  std::optional<WireField> next();
+  /// Returns the next number of a packed list.
+  std::uint64_t varint();
+  [[nodiscard]] bool empty() const { return rest_.empty(); }
+  [[noreturn]] void damaged() const;
+
+ private:
+  std::string_view take(std::uint64_t size);
+  static std::uint64_t fixed(std::string_view bytes);
+
+  std::string_view rest_;
+  const std::string& file_;
+  Refuse refuse_;
 };
 
 /// Appends an integer in little endian.

@@ -78,8 +78,8 @@ struct Codes8 {
 /// Encodes `x`, finite numbers. `to` must have a code for each number and a scale for each block,
 /// the last of which may be shorter. Cost: two passes. Threads: any.
 void encode_blocks(std::span<const float> x, std::size_t block, const DynamicMap& map, Codes8 to);
-/// As encode_blocks() for numbers that may have been decoded before: returns the codes and scales
-/// from which they were decoded, if there are such codes, so that saving and loading changes
+/// The same as encode_blocks() for numbers that may have been decoded before: returns the codes and
+/// scales from which they were decoded, if there are such codes, so that saving and loading changes
 /// nothing. Other numbers are encoded as by encode_blocks().
 void encode_blocks_again(std::span<const float> x,
                          std::size_t block,

@@ -112,7 +112,7 @@ inline constexpr const char* kJoinParts =
     "into "
     "one, or join them: tessera checkpoint merge PART PART DST";
 
-/// Returns the newest checkpoint beside `damaged` that is older and whose every checksum is
+/// Returns the newest checkpoint next to `damaged` that is older and whose every checksum is
 /// correct. Reads all of its bytes.
 std::optional<std::filesystem::path> newest_intact_before(const std::filesystem::path& damaged);
 

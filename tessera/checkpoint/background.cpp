@@ -114,14 +114,14 @@ double BackgroundSave::before_change(const CopyOut& copy) {
   return now_s() - start;
 }
 
-BackgroundSave::Standing BackgroundSave::standing() {
+BackgroundSave::Progress BackgroundSave::progress() {
   if (worker_.busy()) return {.busy = true};
   const bool failed = worker_.wait().has_value();
   if (phase_ == Phase::Writing) release_memory();
   return {.failed = failed};
 }
 
-void BackgroundSave::advance(Standing anywhere) {
+void BackgroundSave::advance(Progress anywhere) {
   if (settled_ || anywhere.busy) return;
   if (anywhere.failed) {
     settled_ = true;  // the rest is to report the failure, which finish() does

@@ -35,7 +35,7 @@ class Worker {
 
 /// One save in progress on one rank. Writes the same bytes as save(), in phases; each begins only
 /// once every rank is known to have finished the previous one: all ranks write, then the leaders
-/// publish. For this, each rank adds its standing() to a reduction that it makes anyway (such as
+/// publish. For this, each rank adds its progress() to a reduction that it makes anyway (such as
 /// once per step) and passes the result to advance(). Before publication nothing has a name that
 /// list() finds; a process that ends earlier leaves only a temporary folder.
 ///
@@ -43,7 +43,7 @@ class Worker {
 class BackgroundSave {
  public:
   /// The state of a rank's part of the current phase.
-  struct Standing {
+  struct Progress {
     bool busy = false, failed = false;
   };
   struct Outcome {
@@ -77,10 +77,10 @@ class BackgroundSave {
   /// there is no memory for the copy, waits for the disk. Returns the seconds it took.
   double before_change(const CopyOut& copy);
   /// Returns the state of this rank. Never waits.
-  [[nodiscard]] Standing standing();
+  [[nodiscard]] Progress progress();
   /// `anywhere`: whether any rank is busy or failed; the same on all ranks. Never waits for another
   /// rank or for the disk.
-  void advance(Standing anywhere);
+  void advance(Progress anywhere);
   /// Returns whether finish() would not wait for any disk; the same on all ranks.
   [[nodiscard]] bool settled() const { return settled_; }
   /// Collective: waits until the checkpoint is published. On failure the previous checkpoints are

@@ -41,7 +41,7 @@ auto offering_older(const fs::path& folder, F work) {
         older ? fmt::format("continue from {}, the newest intact older checkpoint: --resume {}",
                             older->string(),
                             older->string())
-              : "no older checkpoint beside it is intact: start over with --resume never");
+              : "no older checkpoint next to it is intact: start over with --resume never");
   }
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file or folder that is written beside its target and replaces it in one step.
+// A file or folder that is written next to its target and replaces it in one step.
 #pragma once
 
 #include <filesystem>
 
 namespace tessera::checkpoint {
 
-/// The path ".tmp-NAME-PID" beside `target`, for a file or folder that the caller creates. Drafts
+/// The path ".tmp-NAME-PID" next to `target`, for a file or folder that the caller creates. Drafts
 /// of the same target left behind by ended processes are removed first. Throws Error{Io}. Threads:
 /// one.
 class Draft {

@@ -58,7 +58,7 @@ DType read_dtype(const std::string& source, const std::string& name, const std::
          fmt::format("tensor {} has dtype {}, which {}",
                      JsonCursor::shown(name),
                      JsonCursor::shown(text),
-                     foreign ? "tessera does not read" : "is no safetensors type"),
+                     foreign ? "tessera does not read" : "is not a safetensors type"),
          foreign ? "convert the tensor to F32, BF16 or F16" : "");
 }
 

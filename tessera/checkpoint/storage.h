@@ -36,7 +36,7 @@ class Storage {
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
   /// Swaps two names in one step; returns false if the file system cannot.
   virtual bool exchange(const std::filesystem::path& a, const std::filesystem::path& b) = 0;
-  /// Removes a file, or a folder with its contents; it is no error if there is none.
+  /// Removes a file, or a folder with its contents; it is not an error if there is none.
   virtual void remove(const std::filesystem::path& path) = 0;
   virtual void write_atomic(const std::filesystem::path& path, std::string_view content) = 0;
 };

@@ -202,7 +202,7 @@ std::optional<launch::Launcher> launcher_of_this_rank() {
 }
 
 int tell(const Error& error) {
-  // Every rank of a launcher finds a mistake in the configuration; one tells it.
+  // Every rank of a launcher finds a mistake in the configuration; one reports it.
   const std::optional<launch::Launcher> launcher = launcher_of_this_rank();
   std::optional<launch::Refusal> refusal;
   if (launcher) refusal.emplace(*launcher, error.text());

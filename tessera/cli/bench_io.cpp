@@ -190,7 +190,7 @@ int bench_io(const std::vector<std::string>& line) {
                             "access",
                             "write GB/s",
                             "read GB/s",
-                            "read beside write GB/s")
+                            "read while writing GB/s")
                     .c_str());
     std::fflush(stdout);
   }

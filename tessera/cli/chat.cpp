@@ -154,7 +154,7 @@ class SharedLines {
   }
 
  private:
-  /// Reads a line; another thread tells the ranks that wait that this one lives.
+  /// Reads a line; another thread signals to the ranks that wait that this one lives.
   [[nodiscard]] std::optional<std::string> read() {
     if (world_.size() == 1) return lines_.next();
     std::mutex mutex;
@@ -173,7 +173,7 @@ class SharedLines {
   LineReader lines_;
 };
 
-/// The conversation of a file. Throws Error{Data} for what is no list of messages.
+/// The conversation of a file. Throws Error{Data} for what is not a list of messages.
 json::Value messages_in(const std::string& path) {
   json::Value out = json::parse_strict(files::read_within(path), path);
   const bool list =

@@ -18,7 +18,7 @@ std::vector<std::filesystem::path> checkpoints_at(const std::filesystem::path& p
 
 /// Declares --last of a command that reads a model.
 void add_last(Arguments& arguments, bool* last);
-/// Returns the path of interop::chosen_checkpoint() and tells the choice on standard error, on the
+/// Returns the path of interop::chosen_checkpoint() and prints the choice on standard error, on the
 /// first rank of a launcher's job alone, unless `common` is quiet.
 std::filesystem::path model_at(const std::filesystem::path& path, bool last, const Common& common);
 

@@ -138,7 +138,7 @@ void add_short_forms(Value& root) {
   Value& task = allow("task", "string");
   task["if"] = type("string");
   task["then"]["enum"] = words(tasks::tasks().names());
-  // A task's parameters can stand in a section of its name.
+  // A task's parameters can be in a section of its name.
   for (const std::string& task : tasks::tasks().names()) {
     Value& section = root["properties"][task];
     if (section.is_null())

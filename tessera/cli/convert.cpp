@@ -204,7 +204,7 @@ void write_model(const Wanted& wanted, const Common& common) {
   TESSERA_REQUIRE(
       lone || !model.files.empty(),
       Format,
-      fmt::format("{} has no config.json beside its weights, which a Hugging Face folder needs",
+      fmt::format("{} has no config.json next to its weights, which a Hugging Face folder needs",
                   wanted.source.string()),
       "put the model's config.json there, or write a single file: DST.bin");
   ConversionLog progress(bytes_of(model.tensors), common);

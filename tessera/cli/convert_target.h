@@ -11,11 +11,11 @@ namespace tessera::cli {
 /// is not read. Throws Error{Config} that names the obstacle.
 void require_replaceable(const std::filesystem::path& target, const std::filesystem::path& source);
 
-/// The file beside an ONNX file that has its large weights: my.onnx.data.
+/// The file next to an ONNX file that has its large weights: my.onnx.data.
 std::filesystem::path onnx_data_of(const std::filesystem::path& model);
 
-/// True if a conversion wrote `data` beside an ONNX file that names it as the place of its weights.
-/// Reads that file once.
+/// True if a conversion wrote `data` next to an ONNX file that names it as the place of its
+/// weights. Reads that file once.
 bool is_converted_onnx_data(const std::filesystem::path& data);
 
 }  // namespace tessera::cli

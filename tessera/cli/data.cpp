@@ -30,9 +30,9 @@
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/saved_classes.h"
 #include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/saved_classes.h"
 
 namespace tessera::cli {
 namespace {
@@ -226,9 +226,13 @@ void open_file(const DataFlags& words, Opened& out) {
       out.notes.emplace_back("without --model, conversations are shown with the template chatml");
   }
   // A saved classifier's classes have its numbers.
-  std::optional<models::ModelSource> model;
-  if (!words.model.empty()) model = models::open_model_source(words.model);
-  out.task = planner::make_task_of(model, out.options, out.task_options, problems, out.notes);
+  std::optional<tasks::SavedObjective> saved;
+  if (!words.model.empty()) {
+    const models::ModelSource model = models::open_model_source(words.model);
+    saved = {model.objective.name, model.objective.options};
+  }
+  out.task = tasks::make_task_of(
+      saved ? &*saved : nullptr, out.options, out.task_options, problems, out.notes);
   problems.raise();
 }
 

@@ -55,7 +55,7 @@ int doctor(const std::vector<std::string>& line) {
       report::explain_flight(report::read_flight_logs(folder), cause);
   lines.insert(lines.end(), ranks.begin(), ranks.end());
   if (ranks.empty()) lines.emplace_back("no rank has left a record");
-  const std::vector<std::string> rollouts = engine::rl::diagnosis_of(run);
+  const std::vector<std::string> rollouts = rlhf::diagnosis_of(run);
   lines.insert(lines.end(), rollouts.begin(), rollouts.end());
   if (common.json) {
     json::Value out = json::Value::array();
@@ -69,7 +69,7 @@ int doctor(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("doctor", "tell why a run broke, or what is wrong with its rollouts", doctor);
+TESSERA_COMMAND("doctor", "say why a run broke, or what is wrong with its rollouts", doctor);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -58,7 +58,7 @@ bool parse(EvalFlags& words, const std::vector<std::string>& line) {
       "Hugging Face folder on held-out text. "
       "A "
       "run of the task rl answers held-out prompts, and the answers are rewarded. Of reward models "
-      "and preferences it tells the accuracy of pairs, the margin and the rewards.",
+      "and preferences it prints the accuracy of pairs, the margin and the rewards.",
       {"tessera eval runs/my",
        "tessera eval runs/my --data other.txt",
        "tessera eval runs/my -n 4               for a model that does not fit on one rank",
@@ -77,7 +77,7 @@ bool parse(EvalFlags& words, const std::vector<std::string>& line) {
   arguments.option(
       "--generate",
       &words.generate,
-      "Let a model of the tasks sft and seq2seq answer that many samples, and tell how "
+      "Let a model of the tasks sft and seq2seq answer that many samples, and print how "
       "near its texts come: exact match, ROUGE, BLEU [none]");
   arguments.option("--max-new-tokens", &words.max_new_tokens, "Tokens of an answer at most [128]");
   arguments.option(
@@ -88,7 +88,7 @@ bool parse(EvalFlags& words, const std::vector<std::string>& line) {
   arguments.flag("--thresholds",
                  words.thresholds,
                  "Choose for each label of a classifier of several labels the probability above "
-                 "which it is predicted, by the best F1, and keep it beside the weights, for "
+                 "which it is predicted, by the best F1, and keep it next to the weights, for "
                  "predict and convert");
   words.ranks.declare(arguments);
   add_last(arguments, &words.last);
@@ -305,7 +305,7 @@ void choose_thresholds(const tasks::Predictions& predictions,
   TESSERA_REQUIRE(problem != nullptr && problem->as_string() == "multi_label_classification" &&
                       predictions.label_width == predictions.width && predictions.rows() > 0,
                   Config,
-                  "--thresholds: the model is no classifier of several labels",
+                  "--thresholds: the model is not a classifier of several labels",
                   "leave it out");
   Terminal terminal;
   std::vector<double> values;
@@ -421,7 +421,7 @@ int eval(const std::vector<std::string>& line) {
   if (found->config && data.task->writes_answers()) {
     TESSERA_REQUIRE(!words.generate && !words.thresholds,
                     Config,
-                    "--generate and --thresholds: a policy always answers, and is no classifier",
+                    "--generate and --thresholds: a policy always answers and is not a classifier",
                     "leave them out; rl.validation of the run says how it answers");
     std::optional<std::int64_t> prompts;
     if (words.batches) prompts = std::min(*words.batches, data.dataset->size()) * data.micro_batch;

@@ -77,7 +77,7 @@ int eval_rl(const engine::OpenModel& found,
   planner::check_memory(plan, launch::available_memory());
   return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
     const engine::EvalReport report =
-        engine::rl::validate_checkpoint(plan, world, found.source, *all, count);
+        rlhf::validate_checkpoint(plan, world, found.source, *all, count);
     if (world.is_leader()) print(report, found.source.string(), as_json);
     if (world.is_leader()) require_output_written();
     world.barrier(TESSERA_HERE("end of the command"));

@@ -355,7 +355,7 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
     choice.pool = hosts::slurm_allocation(filter.num_per_host);
     TESSERA_REQUIRE(!choice.pool.empty(),
                     Config,
-                    "--launcher slurm: no hostfile names the hosts, and this is no allocation",
+                    "--launcher slurm: no hostfile names the hosts, and this is not an allocation",
                     "give --hostfile FILE, or type it in an allocation: salloc -N 2");
     filter.num_per_host.reset();
     choice.pool = hosts::filter_hosts(std::move(choice.pool), filter);
@@ -498,7 +498,7 @@ int train_on_hosts(const HostFlags& flags,
     const hosts::HostPart part = part_by_hand(flags, choice.pool);
     if (part.secret.guessable)
       log::warn(
-          "this job has no secret: whoever can reach " + part.master +
+          "this job has no secret: everyone who can reach " + part.master +
           " may join it; set TESSERA_SECRET_FILE on every host to a file with 32 random bytes "
           "that only you can read");
     options.by_hand = true;

@@ -151,7 +151,7 @@ Findings of_foreign(const fs::path& path, bool digest) {
   return found;
 }
 
-/// The format of a tensor file, by its first bytes if the name does not tell.
+/// The format of a tensor file, by its first bytes if the name does not say it.
 std::string format_of(const fs::path& file) {
   if (file.extension() == ".safetensors") return "safetensors";
   std::array<char, 2> begin{};

@@ -30,7 +30,7 @@ namespace {
 /// Time for the other ranks to end by themselves after one has failed, then after SIGTERM.
 constexpr double kGraceS = 10.0;
 
-/// Returns the index of the script: the first word that is no option and no option's value.
+/// Returns the index of the script: the first word that is neither an option nor the value of one.
 std::size_t script_in(const std::vector<std::string>& words) {
   static constexpr std::array kWithValue = {
       "-n", "--nproc-per-node", "--nproc_per_node", "--num-gpus", "--num_gpus"};

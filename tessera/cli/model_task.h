@@ -16,7 +16,7 @@ namespace tessera::cli {
 tasks::TaskOptions task_options_of(const models::ObjectiveChoice& objective, bool labelled);
 /// The names of a classifier's labels; empty: they have none.
 std::vector<std::string> label_names(const models::ObjectiveChoice& objective);
-/// Replaces the thresholds of a classifier's run by those in the file beside its weights.
+/// Replaces the thresholds of a classifier's run by those in the file next to its weights.
 void use_thresholds(const models::ObjectiveChoice& objective, json::Value& task_params);
 
 }  // namespace tessera::cli

@@ -58,7 +58,7 @@ bool parse_predict(PredictFlags& words, const std::vector<std::string>& line) {
       "Writes the prediction of a model that classifies, tags or estimates for each record of a "
       "file: one JSON line per record, in the file's order, with the record's own columns. If the "
       "output file already contains some lines, the command continues after them. A file that ends "
-      "with .csv or .tsv becomes a table, which is written anew.",
+      "with .csv or .tsv becomes a table, which is replaced.",
       {"tessera predict runs/moods texts.csv --out moods.csv",
        "tessera predict ./bert-finetuned texts.jsonl --map '{\"text\": \"review\"}'",
        "tessera predict runs/birds folder-of-pictures --out birds.jsonl -n 2"});
@@ -166,7 +166,7 @@ std::int64_t already_predicted(const std::string& path, const ToPredict& data) {
   const std::int64_t samples = data.dataset->size();
   std::error_code ignored;
   if (path.empty() || !fs::exists(path, ignored)) return 0;
-  if (PredictionTable::separator_of(path)) return 0;  // it is written anew
+  if (PredictionTable::separator_of(path)) return 0;  // it is replaced
   const std::string held = files::read(path);
   std::size_t begin = 0;
   std::int64_t count = 0;
@@ -177,7 +177,7 @@ std::int64_t already_predicted(const std::string& path, const ToPredict& data) {
     TESSERA_REQUIRE(row != nullptr && row->is_number() && count < samples &&
                         row->as_integer() == row_of(data, count),
                     Data,
-                    place + " is no prediction of the record in that place",
+                    place + " is not a prediction of the record in that place",
                     "choose another --out, or remove the file");
     begin = end + 1;
     ++count;

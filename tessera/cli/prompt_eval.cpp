@@ -18,7 +18,7 @@
 namespace tessera::cli {
 namespace {
 
-using engine::rl::Answers;
+using rlhf::Answers;
 
 struct PromptEvalFlags {
   std::array<std::string, 2> models;
@@ -99,14 +99,14 @@ int prompt_eval(const std::vector<std::string>& line) {
                   "--max-new-tokens and --temperature: expected at least 1, and no negative number",
                   "");
   const std::vector<std::string> prompts = read_prompts(words.prompts);
-  const engine::rl::AnswerOptions how = {.reward = words.reward,
-                                         .max_new_tokens = words.max_new_tokens,
-                                         .temperature = words.temperature,
-                                         .seed = static_cast<std::uint64_t>(words.seed)};
-  const std::array<Answers, 2> answers = {engine::rl::answers_of(words.models[0], prompts, how),
-                                          engine::rl::answers_of(words.models[1], prompts, how)};
+  const rlhf::AnswerOptions how = {.reward = words.reward,
+                                   .max_new_tokens = words.max_new_tokens,
+                                   .temperature = words.temperature,
+                                   .seed = static_cast<std::uint64_t>(words.seed)};
+  const std::array<Answers, 2> answers = {rlhf::answers_of(words.models[0], prompts, how),
+                                          rlhf::answers_of(words.models[1], prompts, how)};
   if (!words.html.empty())
-    files::write_atomic(words.html, engine::rl::comparison_page(words.models, prompts, answers));
+    files::write_atomic(words.html, rlhf::comparison_page(words.models, prompts, answers));
   if (!words.common.quiet) print_comparison(words, prompts, answers);
   return kExitOk;
 }

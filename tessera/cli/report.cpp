@@ -58,7 +58,7 @@ int report_command(const std::vector<std::string>& line) {
        "tessera report runs/my --json",
        "tessera report runs/my --html my.html     curves and samples in one file"});
   arguments.positional("RUN", &run, "Run folder", /*required=*/false);
-  arguments.option("--html", &html, "Write a page that stands alone to this file");
+  arguments.option("--html", &html, "Write a self-contained page to this file");
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   if (!html.empty()) {

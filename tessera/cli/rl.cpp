@@ -65,7 +65,7 @@ int replay(const ReplayFlags& words) {
                   Config,
                   fmt::format("STEP is {}: steps count from 1", words.step),
                   "tessera rl replay RUN 1");
-  const planner::Plan run = engine::rl::plan_of_run(words.run, ranks_of(words.ranks));
+  const planner::Plan run = rlhf::plan_of_run(words.run, ranks_of(words.ranks));
   const auto data = engine::open_data(run, {});
   const planner::PlanWithData plan = planner::with_data(run, *data);
   // A longer training has other learning rates, so the step must be within the run.
@@ -76,26 +76,25 @@ int replay(const ReplayFlags& words) {
       "name a step of the run");
   return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
     bool equal = true;
-    engine::rl::replay(
-        plan, world, data, words.run, words.step, [&](const engine::rl::ReplayedStep& one) {
-          equal = equal && one.equal();
-          if (!world.is_leader() || words.common.quiet) return;
-          std::printf(
-              "%s\n",
-              (one.equal() ? fmt::format("step {}: equal, loss {} gradient norm {}",
-                                         one.report.step,
-                                         text::number(one.report.loss),
-                                         text::number(one.report.grad_norm))
-                           : fmt::format("step {}: loss {} gradient norm {}, and the run recorded "
-                                         "{} and {}",
-                                         one.report.step,
-                                         text::number(one.report.loss),
-                                         text::number(one.report.grad_norm),
-                                         recorded_text(one.loss),
-                                         recorded_text(one.grad_norm)))
-                  .c_str());
-          std::fflush(stdout);
-        });
+    rlhf::replay(plan, world, data, words.run, words.step, [&](const rlhf::ReplayedStep& one) {
+      equal = equal && one.equal();
+      if (!world.is_leader() || words.common.quiet) return;
+      std::printf(
+          "%s\n",
+          (one.equal() ? fmt::format("step {}: equal, loss {} gradient norm {}",
+                                     one.report.step,
+                                     text::number(one.report.loss),
+                                     text::number(one.report.grad_norm))
+                       : fmt::format("step {}: loss {} gradient norm {}, and the run recorded "
+                                     "{} and {}",
+                                     one.report.step,
+                                     text::number(one.report.loss),
+                                     text::number(one.report.grad_norm),
+                                     recorded_text(one.loss),
+                                     recorded_text(one.grad_norm)))
+              .c_str());
+      std::fflush(stdout);
+    });
     if (world.is_leader()) require_output_written();
     return equal ? kExitOk : kExitOtherUpdate;
   });

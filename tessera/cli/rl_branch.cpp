@@ -71,7 +71,7 @@ void check(const BranchFlags& words) {
                   Config,
                   fmt::format("--out {} is not empty", words.out),
                   "name a new folder");
-  const std::int64_t last = engine::rl::last_recorded_step(words.run).value_or(0);
+  const std::int64_t last = rlhf::last_recorded_step(words.run).value_or(0);
   TESSERA_REQUIRE(words.step >= 1 && words.step <= last,
                   Config,
                   fmt::format("STEP is {}, and the run has made {} updates", words.step, last),
@@ -88,8 +88,8 @@ int rl_branch(const std::vector<std::string>& line) {
                   "not supported under a launcher, which starts a single job: tessera rl branch",
                   "start it without the launcher: tessera rl branch RUN STEP --out DIR -n 2");
   const std::filesystem::path out = words.out;
-  const engine::rl::BranchPlans plans =
-      engine::rl::branch_plans(words.run, out, words.set, ranks_of(words.ranks));
+  const rlhf::BranchPlans plans =
+      rlhf::branch_plans(words.run, out, words.set, ranks_of(words.ranks));
   check(words);
   const auto data = engine::open_data(plans.run, {}), next = engine::open_data(plans.next, {});
   TESSERA_REQUIRE(data->fingerprint == next->fingerprint,
@@ -102,7 +102,7 @@ int rl_branch(const std::vector<std::string>& line) {
   planner::place(planner::with_data(plans.next, *next), launch::available_memory());
   std::filesystem::create_directories(out);
   const int code = engine::run_ranks(run, engine::log_failure, [&](comm::World& world) {
-    engine::rl::write_branch(run, world, data, words.run, words.step, out, words.set);
+    rlhf::write_branch(run, world, data, words.run, words.step, out, words.set);
     return kExitOk;
   });
   if (code != kExitOk) return code;

@@ -49,7 +49,7 @@ bool parse(WhyFlags& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-json::Value to_json(const engine::rl::CompletionShare& one) {
+json::Value to_json(const rlhf::CompletionShare& one) {
   return json::Value::object({{"number", json::Value::integer(one.number)},
                               {"prompt", json::Value::integer(one.prompt)},
                               {"share", json::Value::number(one.contribution.share)},
@@ -66,7 +66,7 @@ void print_line(const std::string& line) {
   std::printf("%s\n", line.c_str());
 }
 
-void print(const engine::rl::StepShares& shares, std::int64_t step, const WhyFlags& words) {
+void print(const rlhf::StepShares& shares, std::int64_t step, const WhyFlags& words) {
   const std::size_t all = shares.completions.size(),
                     shown =
                         words.top == 0 ? all : std::min(all, static_cast<std::size_t>(words.top));
@@ -86,7 +86,7 @@ void print(const engine::rl::StepShares& shares, std::int64_t step, const WhyFla
                          shares.version));
   print_line("   share      norm   reward  advantage  tokens  prompt -> completion");
   for (std::size_t i = 0; i < shown; ++i) {
-    const engine::rl::CompletionShare& one = shares.completions[i];
+    const rlhf::CompletionShare& one = shares.completions[i];
     print_line(fmt::format("{:7.2f}% {:9.3g} {:8.4g} {:10.4g} {:7}  {} -> {}{}",
                            100 * one.contribution.share,
                            one.contribution.norm,
@@ -111,8 +111,8 @@ int rl_why(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   TESSERA_REQUIRE(
       words.top >= 0, Config, fmt::format("--top is {}", words.top), "give a number from 0 on");
-  const planner::Plan run = engine::rl::plan_of_run(words.run, ranks_of(words.ranks));
-  const std::optional<std::int64_t> last = engine::rl::last_recorded_step(words.run);
+  const planner::Plan run = rlhf::plan_of_run(words.run, ranks_of(words.ranks));
+  const std::optional<std::int64_t> last = rlhf::last_recorded_step(words.run);
   const std::int64_t step = words.step.value_or(last.value_or(0));
   TESSERA_REQUIRE(
       step >= 1 && step <= last.value_or(0),
@@ -122,8 +122,7 @@ int rl_why(const std::vector<std::string>& line) {
   const auto data = engine::open_data(run, {});
   const planner::PlanWithData plan = planner::with_data(run, *data);
   return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
-    const engine::rl::StepShares shares =
-        engine::rl::shares_of_step(plan, world, data, words.run, step);
+    const rlhf::StepShares shares = rlhf::shares_of_step(plan, world, data, words.run, step);
     if (world.is_leader()) {
       print(shares, step, words);
       require_output_written();

@@ -33,8 +33,6 @@
 namespace tessera::cli {
 namespace {
 
-namespace rl = engine::rl;
-
 struct RlhfFlags {
   std::string config;
   std::optional<std::int64_t> ranks;
@@ -154,7 +152,7 @@ bool is_asked_for(const RlhfFlags& words, std::size_t number) {
 
 /// Returns whether the keys that all steps share name hosts.
 bool names_hosts(const json::Value& source) {
-  const json::Value* const hosts = rl::find_in(source, {"common", "run", "hosts"});
+  const json::Value* const hosts = rlhf::find_in(source, {"common", "run", "hosts"});
   return hosts != nullptr && !hosts->is_null();
 }
 
@@ -226,8 +224,8 @@ json::Value split_of(const std::string& words) {
 void add_sft_only(json::Value& source) {
   const json::Value* const more = source.find("sft_only");
   if (more == nullptr) return;
-  const json::Value* train = rl::find_in(source, {"sft", "data", "train"});
-  if (train == nullptr) train = rl::find_in(source, {"common", "data", "train"});
+  const json::Value* train = rlhf::find_in(source, {"sft", "data", "train"});
+  if (train == nullptr) train = rlhf::find_in(source, {"common", "data", "train"});
   config::set_key(source,
                   "sft.data.train",
                   interop::with_further_data(train == nullptr ? json::Value() : *train, *more),
@@ -273,19 +271,20 @@ int rlhf(const std::vector<std::string>& line) {
     for (const std::string& path : words.sft_only)
       source["sft_only"].push_back(json::Value::string(path));
   }
-  rl::check_steps(source, words.config);
+  rlhf::check_steps(source, words.config);
   const std::filesystem::path dir = source.find("dir")->as_string();
   const files::TempDir trial;  // a dry run writes nothing into "dir"
-  rl::divide_records(source, words.dry_run ? trial.path() : dir / "parts");
+  rlhf::divide_records(source, words.dry_run ? trial.path() : dir / "parts");
   add_sft_only(source);
   Terminal terminal;
-  for (std::size_t number = 0; number < rl::kRlhfSteps.size(); ++number) {
-    const rl::RlhfStep& step = rl::kRlhfSteps[number];
+  for (std::size_t number = 0; number < rlhf::kRlhfSteps.size(); ++number) {
+    const rlhf::RlhfStep& step = rlhf::kRlhfSteps[number];
     if (!is_asked_for(words, number + 1)) continue;
     if (!words.common.quiet)
-      terminal.line(fmt::format("step {} of {}: {}", number + 1, rl::kRlhfSteps.size(), step.name));
-    json::Value config = rl::config_of_step(source, number);
-    const json::Value* const hosts = rl::find_in(config, {"run", "hosts"});
+      terminal.line(
+          fmt::format("step {} of {}: {}", number + 1, rlhf::kRlhfSteps.size(), step.name));
+    json::Value config = rlhf::config_of_step(source, number);
+    const json::Value* const hosts = rlhf::find_in(config, {"run", "hosts"});
     if (!words.hosts.empty() || (hosts != nullptr && !hosts->is_null())) {
       const std::filesystem::path folder = words.dry_run ? trial.path() : dir;
       const int code =

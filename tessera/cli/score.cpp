@@ -95,12 +95,11 @@ std::vector<LinePair> read_lines(const ScoreFlags& words, bool answers) {
                            or_default(words.source_field, {"source", "prompt"}),
                            or_default(words.field, {"target", "completion", "text"}));
   }
-  TESSERA_REQUIRE(
-      words.source_field.empty(),
-      Config,
-      "--source-field names the text that an encoder reads, and the model has no encoder "
-      "beside its decoder",
-      "remove it");
+  TESSERA_REQUIRE(words.source_field.empty(),
+                  Config,
+                  "--source-field names the text that an encoder reads, and the model is not an "
+                  "encoder-decoder",
+                  "remove it");
   std::vector<LinePair> out;
   for (std::string& text : read_text_lines(words.file, words.field.empty() ? "text" : words.field))
     out.push_back({.target = std::move(text)});

@@ -50,7 +50,7 @@ class Terminal final : public engine::Console {
 bool reader_has_gone();
 
 /// Writes what standard output holds. Throws Error{Io} if it or an earlier part was not written, as
-/// on a full disk; a reader that has exited is no failure.
+/// on a full disk; a reader that has exited is not a failure.
 void require_output_written();
 
 /// Prints "error: ..." to standard error, coloured on a terminal unless NO_COLOR is set.

@@ -453,7 +453,7 @@ int agent(const std::vector<std::string>& line) {
   } catch (const hosts::Refusal& refusal) {
     return end(exit_code(refusal.kind()), std::nullopt);
   } catch (const Error& error) {
-    // The process that started the hosts tells the user, once for all hosts with this error.
+    // The process that started the hosts reports it, once for all hosts with this error.
     const int code = exit_code(error.kind());
     const hosts::HostProblem problem{error.kind(), error.what(), error.fix()};
     const bool told = hosts::report_end(*part, code, problem);

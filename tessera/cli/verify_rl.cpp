@@ -38,7 +38,7 @@ struct VerifyRlFlags {
 bool parse(VerifyRlFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "verify rl",
-      "Makes the first rollout of CONFIG, trains one step on it, and tells how far the "
+      "Makes the first rollout of CONFIG, trains one step on it, and prints how far the "
       "log-probabilities of sampling are from those of training, and which share of the ratios is "
       "clipped. Nothing is written. Exits with code 7 beyond rl.parity_limit, and if rl.parity is "
       "exact and they are not the same to the bit.",

@@ -110,7 +110,7 @@ void set_key(json::Value& source,
   for (const std::string& step : steps) {
     TESSERA_REQUIRE(!step.empty(),
                     Config,
-                    fmt::format("{}: \"{}\" is no key", origin, path),
+                    fmt::format("{}: \"{}\" is not a key", origin, path),
                     "keys look like optimizer.params.lr");
     TESSERA_REQUIRE(
         at->is_object() || at->is_null(),

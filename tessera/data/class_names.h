@@ -18,7 +18,7 @@ namespace tessera::data {
 using ClassNames = std::map<std::string, std::shared_ptr<const std::vector<std::string>>>;
 
 /// Returns what the features of a dataset declare: {"label": {"names": ["no", "yes"], "_type":
-/// "ClassLabel"}, ...}. Ignores what is no ClassLabel, and names that are not texts.
+/// "ClassLabel"}, ...}. Ignores what is not a ClassLabel, and names that are not texts.
 ClassNames class_names_in(const json::Value& features);
 
 /// Returns what a file declares: `metadata` is the text that `datasets` keeps in it, {"info":

@@ -29,7 +29,7 @@ bool is_file(const fs::path& path) {
 [[noreturn]] void refuse(const fs::path& path, const std::string& what) {
   throw Error(Error::Kind::Data,
               fmt::format("{}: {}", path.string(), what),
-              "save the dataset anew: dataset.save_to_disk(\"folder\")");
+              "save the dataset again: dataset.save_to_disk(\"folder\")");
 }
 
 std::vector<std::string> files_of_one(const fs::path& folder) {

@@ -108,8 +108,7 @@ class LineReader {
           fix_of_missing());
   }
   bool text(std::size_t key_at) {
-    if (++found_ > 1)
-      return wrong(key_at, fmt::format("the field \"{}\" stands there twice", field_));
+    if (++found_ > 1) return wrong(key_at, fmt::format("the field \"{}\" is there twice", field_));
     const char c = peek();
     if (c == '"') return string(&out_);
     const std::size_t at = at_;
@@ -242,7 +241,7 @@ class LineReader {
   bool lone(std::size_t begin, char32_t code, std::string* out) {
     if (!replace_) {
       return wrong(begin,
-                   fmt::format("lone surrogate \\u{:04x}, which is no character",
+                   fmt::format("lone surrogate \\u{:04x}, which is not a character",
                                static_cast<unsigned>(code)),
                    "set data.invalid_utf8 to \"replace\" to read it as U+FFFD");
     }

@@ -159,7 +159,7 @@ class LlmcTokens final : public BareTokens {
   }
 };
 
-/// True if the file has no index beside it.
+/// True if there is no index next to the file.
 bool stands_alone(const fs::path& path) {
   std::error_code failed;
   fs::path index = path;

@@ -30,7 +30,7 @@ std::vector<std::string> paths_in(const json::Value& path) {
   std::vector<std::string> out;
   const auto add = [&](const json::Value& one) {
     if (!one.is_string() || one.as_string().empty())
-      refuse_sources(path, "\"path\" is no path and no list of paths");
+      refuse_sources(path, "\"path\" is neither a path nor a list of paths");
     out.push_back(one.as_string());
   };
   if (!path.is_array()) {
@@ -122,7 +122,7 @@ std::vector<DataSource> sources_of(const json::Value& sources) {
         source.paths = paths_in(value);
       } else if (name == "weight") {
         if (!value.is_number() || !(value.as_double() > 0.0) || value.as_double() > 1e12)
-          refuse_sources(value, "\"weight\" is no number above 0");
+          refuse_sources(value, "\"weight\" is not a number above 0");
         source.weight = value.as_double();
       } else {
         refuse_sources(value, fmt::format("unknown key \"{}\"", name));

@@ -51,7 +51,7 @@ const RecordFormat* format_by_name(const std::string& name) {
 
 [[noreturn]] void refuse_format(const std::string& name) {
   throw Error(Error::Kind::Data,
-              fmt::format("{} is no file of records", name),
+              fmt::format("{} is not a file of records", name),
               fmt::format("give a .jsonl with one object a line; {}", kFormats));
 }
 
@@ -307,7 +307,7 @@ std::vector<std::string> record_files(const std::vector<std::string>& names, Spl
     for (const std::string& file : some) {
       TESSERA_REQUIRE(fs::is_regular_file(file, ignored),
                       Data,
-                      file + " is no file and no folder",
+                      file + " is neither a file nor a folder",
                       "name files of records, or a folder of them");
       refuse_hole(file);
     }

@@ -180,7 +180,7 @@ void refuse_hole(const fs::path& path) {
   TESSERA_REQUIRE(!hole,
                   Data,
                   fmt::format("{} is sparse: from byte {} on it has zeros that are not stored, "
-                              "which are no text",
+                              "which are not text",
                               path.string(),
                               *hole),
                   "fetch the file again, or name another one");
@@ -212,7 +212,7 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
     TESSERA_REQUIRE(
         fs::is_regular_file(status),
         Data,
-        fmt::format("{} is no file and no folder", path.string()),
+        fmt::format("{} is neither a file nor a folder", path.string()),
         "name a text file, a .jsonl file (one JSON object a line), a folder of them, or a "
         ".bin/.idx pair");
     sources.push_back(recognize(path));

@@ -58,7 +58,7 @@ bool names_token_file(const std::filesystem::path& path);
 /// Throws Error{Data} for a missing file or folder, and suggests the nearest name.
 [[noreturn]] void refuse_missing(const std::filesystem::path& path);
 
-/// Throws Error{Data} for a file with a hole, whose zeros are no text and may be of any number.
+/// Throws Error{Data} for a file with a hole, whose zeros are not text and may be of any number.
 void refuse_hole(const std::filesystem::path& path);
 
 /// Maps the file. Throws Error{Data} if it is missing or must not be read, and Error{Io} if a limit

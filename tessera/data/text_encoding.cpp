@@ -37,7 +37,7 @@ class Units {
 std::string from_utf16(std::string_view bytes, bool big, const std::string& name) {
   const auto refuse = [&](std::size_t unit) {
     throw Error(Error::Kind::Data,
-                fmt::format("{}: the file is no UTF-16 from byte {} on", name, 2 * unit),
+                fmt::format("{}: the file is not UTF-16 from byte {} on", name, 2 * unit),
                 "convert it to UTF-8 with the program that wrote it");
   };
   const Units units(bytes, big);

@@ -166,7 +166,7 @@ OpenedTokens open_entry(const fs::path& entry, Json about) {
   found.file = TokenFile::open_verified(
       entry / "tokens",
       sums_in(about),
-      fmt::format("remove the folder {} and run again: the next run tokenizes the text anew",
+      fmt::format("remove the folder {} and run again: the next run tokenizes the text again",
                   entry.string()));
   TESSERA_REQUIRE(found.stats.tokens == found.file->tokens(), Data, "other counts", "");
   return found;
@@ -190,7 +190,7 @@ std::optional<OpenedTokens> look_up(const fs::path& entry) {
   } catch (const Json::exception&) {
   } catch (const std::logic_error&) {  // of std::stoull
   }
-  log::warn(fmt::format("the cached token file {} {}: making it anew",
+  log::warn(fmt::format("the cached token file {} {}: it is made again",
                         entry.string(),
                         old ? "has no checksums" : "is damaged"));
   return std::nullopt;

@@ -21,11 +21,12 @@ struct OpenedTokens {
   bool from_text = false;  ///< ids come from tessera's tokenizer
 };
 
-/// As tokens_of(). The key is a hash of every file's kind and contents, the tokenizer, the field
-/// and the UTF-8 policy; names and times do not count. A truncated entry is detected and rebuilt.
-/// If the cache folder cannot be written, .cache in the working directory is used (reported once).
-/// A process that builds an entry removes entries unused for 30 days, oldest first, until the
-/// others take 20 GB or less. If a source changes meanwhile, throws Error{Data} and keeps no entry.
+/// The same as tokens_of(). The key is a hash of every file's kind and contents, the tokenizer, the
+/// field and the UTF-8 policy; names and times do not count. A truncated entry is detected and
+/// rebuilt. If the cache folder cannot be written, .cache in the working directory is used
+/// (reported once). A process that builds an entry removes entries unused for 30 days, oldest
+/// first, until the others take 20 GB or less. If a source changes meanwhile, throws Error{Data}
+/// and keeps no entry.
 OpenedTokens open_tokens(const std::vector<std::filesystem::path>& sources,
                          const text::Tokenizer& tokenizer,
                          const TokenizeOptions& options);

@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 using format::Code;
 
 constexpr std::int64_t kPollTokens = std::int64_t{1} << 24;
-constexpr const char* kFix = "make the pair anew with `tessera tokenize`, or copy both files again";
+constexpr const char* kFix =
+    "make the pair again with `tessera tokenize`, or copy both files again";
 
 [[noreturn]] void refuse(const fs::path& path,
                          const std::string& what,
@@ -183,7 +184,7 @@ class MappedTokenFile final : public TokenFile {
     }
     const std::byte* p = bytes.data();
     if (std::memcmp(p, format::kMagic.data(), format::kMagic.size()) != 0) {
-      refuse(idx_path_, "is no Megatron index: it does not begin with MMIDIDX");
+      refuse(idx_path_, "is not a Megatron index: it does not begin with MMIDIDX");
     }
     p += format::kMagic.size();
     const auto version = load<std::uint64_t>(p, 0);

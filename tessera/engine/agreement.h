@@ -15,20 +15,6 @@ class Plan;
 class PlanWithData;
 }  // namespace tessera::planner
 
-namespace tessera::planner {
-class Plan;
-class PlanWithData;
-}  // namespace tessera::planner
-
-namespace tessera::planner {
-class Plan;
-class PlanWithData;
-}  // namespace tessera::planner
-
-namespace tessera::planner {
-class Plan;
-}
-
 namespace tessera::engine {
 
 /// Returns the facts that are known without reading more files: every key of the configuration, the

@@ -17,7 +17,7 @@ using tasks::EvalHistory;
 /// that exist.
 double value_of(const EvalReport& report, const tasks::BestRule& rule);
 
-/// Throws the same error for a metric that is none of `names`.
+/// Throws the same error for a metric that is not one of `names`.
 [[noreturn]] void refuse_metric(const std::string& metric, const std::vector<std::string>& names);
 
 }  // namespace tessera::engine

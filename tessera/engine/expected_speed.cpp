@@ -34,7 +34,7 @@ double peak_of_rank(const planner::Plan& plan) {
       at::set_num_threads(static_cast<int>(planner::threads_of(plan)));
       peak = ops::peak_flops(planner::working_of(plan));
     } catch (...) {
-      peak = 0.0;  // no estimate is told
+      peak = 0.0;  // no estimate is reported
     }
     const bool told = write(ends[1], &peak, sizeof(peak)) == sizeof(peak);
     _exit(told ? 0 : 1);

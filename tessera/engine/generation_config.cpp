@@ -64,7 +64,7 @@ class Keys {
     if (found == nullptr) return out;
     const auto add = [&](const json::Value& one) {
       const auto id = one.is_number() ? one.as_integer() : std::nullopt;
-      if (!id) refuse(fmt::format("says {} {}, which is no id", key, one.dump()));
+      if (!id) refuse(fmt::format("says {} {}, which is not an id", key, one.dump()));
       if (*id >= 0 && *id < size) out.push_back(static_cast<std::int32_t>(*id));
     };
     if (!found->is_array()) {

@@ -15,7 +15,7 @@
 namespace tessera::engine {
 namespace {
 
-/// The number of threads of this process; 0 if /proc does not tell.
+/// The number of threads of this process; 0 if /proc does not say it.
 std::size_t count_threads() {
   std::error_code error;
   const std::filesystem::directory_iterator tasks("/proc/self/task", error);

@@ -178,7 +178,7 @@ int rank_of_process() {
 }
 
 RankInProcess::RankInProcess(const planner::Plan& plan,
-                             const Meeting& meeting,
+                             const Agreement& agreement,
                              launch::Report report) {
   const int threads = planner::threads_of(plan);
   const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
@@ -188,11 +188,11 @@ RankInProcess::RankInProcess(const planner::Plan& plan,
   }
   if (launcher->several_hosts()) part_ = hosts::part_of(*launcher);
   launch::Options options = options_of(plan.mesh(), threads, std::move(report));
-  options.asked = asked_of(plan) ^ meeting.asked;
-  options.messages = training_words();
+  options.asked = asked_of(plan) ^ agreement.asked;
+  options.messages = training_messages();
   options.part = part_;
   // It is used only until the ranks have met.
-  const HowToStart how{.part = part_, .folder = meeting.folder, .facts = meeting.facts};
+  const HowToStart how{.part = part_, .folder = agreement.folder, .facts = agreement.facts};
   if (part_ != nullptr) options.connect = connection_of(part_, how, /*under_launcher=*/true);
   info_ = launch::join_launcher(*launcher, options);
   control_ = launch::begin_rank(info_);
@@ -231,7 +231,7 @@ void log_failure(const std::vector<std::string>& lines, int /*exit_code*/) {
     log::error(line);
 }
 
-launch::Messages training_words() {
+launch::Messages training_messages() {
   launch::Messages words;
   words.again = "start it again: it goes on from the newest complete checkpoint";
   words.less_memory =

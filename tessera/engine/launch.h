@@ -19,21 +19,11 @@ class Plan;
 class PlanWithData;
 }  // namespace tessera::planner
 
-namespace tessera::planner {
-class Plan;
-class PlanWithData;
-}  // namespace tessera::planner
-
-namespace tessera::planner {
-class Plan;
-class PlanWithData;
-}  // namespace tessera::planner
-
 namespace tessera::engine {
 
 using launch::Report;
 /// The messages of reports about a job that trains, saves and can resume.
-launch::Messages training_words();
+launch::Messages training_messages();
 /// A Report that logs its lines as errors.
 void log_failure(const std::vector<std::string>& lines, int exit_code);
 
@@ -61,13 +51,13 @@ struct HowToStart {
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const launch::Messages& words = training_words(),
+              const launch::Messages& words = training_messages(),
               const HowToStart& how = {});
 /// The same for a plan whose number of steps is known; the ranks must agree on it too.
 int run_ranks(const planner::PlanWithData& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const launch::Messages& words = training_words(),
+              const launch::Messages& words = training_messages(),
               const HowToStart& how = {});
 
 /// A hash of everything in the plan that its ranks must agree on.

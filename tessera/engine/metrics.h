@@ -59,7 +59,7 @@ using TermHistory = std::map<std::string, std::vector<report::CurvePoint>>;
 /// Reads all terms of metrics.jsonl; lines that cannot be parsed are left out.
 TermHistory read_terms(const std::filesystem::path& path);
 
-/// The times and tokens of the steps since the last printed line. A single step tells little: the
+/// The times and tokens of the steps since the last printed line. A single step says little: the
 /// steps that are printed are often those that do more than others.
 class StepsSincePrinted {
  public:

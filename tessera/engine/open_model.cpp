@@ -241,10 +241,10 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path, bool needs_tokenizer
     out->source = path;
     find_hugging_face(*out, needs_tokenizer);
   } else {
-    throw Error(
-        Error::Kind::Format,
-        fmt::format("{} holds no complete checkpoint and is no Hugging Face folder", path.string()),
-        "name a run folder, a checkpoint, a Hugging Face folder or a file of weights");
+    throw Error(Error::Kind::Format,
+                fmt::format("{} holds no complete checkpoint and is not a Hugging Face folder",
+                            path.string()),
+                "name a run folder, a checkpoint, a Hugging Face folder or a file of weights");
   }
   interop::add_label_thresholds(out->source, out->shape.objective);
   return out;
@@ -321,7 +321,7 @@ void check_memory(const OpenModel& model,
       Error::Kind::Memory,
       fmt::format("the weights of {}{}, {} in {}, do not fit into 95 % of the {} that are free",
                   model.source.string(),
-                  beside != nullptr ? " and of the model beside it, its reference" : "",
+                  beside != nullptr ? " and of the reference model" : "",
                   text::bytes(weights),
                   name(as),
                   text::bytes(available)),

@@ -176,6 +176,12 @@ Prepared prepare(const planner::Plan& plan, const TrainCommand& command) {
     opened.data =
         open_data(plan, tokenize_options(planner::data_options_of(plan), console, *opened.early));
   }
+  if (local.extra_ranks > 0) {
+    opened.run_divided = [kind = experience_of(planner::task_of(plan).get()), data = opened.data](
+                             const auto& placed, comm::World& job, const auto& train) {
+      return kind->run_divided(placed, job, *data->train, train);
+    };
+  }
   const planner::PlanWithData with_data = planner::with_data(plan, *opened.data);
   // A set of copies, half of what the plan counts, is there already.
   const std::int64_t held = opened.copies ? planner::copy_bytes(with_data) / 2 * plan.ranks() : 0;

@@ -10,6 +10,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/dataset.h"
 #include "tessera/engine/console.h"
+#include "tessera/engine/experience.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/resume.h"
 #include "tessera/engine/run_folder.h"
@@ -38,6 +39,11 @@ struct Opened {
   /// The state in the memory of hosts with which the ranks begin; null: there is none.
   std::shared_ptr<const checkpoint::Checkpoint> copies;
   std::uint64_t available = 0;  ///< bytes that all ranks of the plan may use
+  /// ExperienceKind::run_divided() of the task, with its training data; empty if all ranks of the
+  /// job train.
+  std::function<int(
+      const planner::PlanWithData&, comm::World& job, const ExperienceKind::Train& train)>
+      run_divided = {};
 };
 
 struct TrainCommand {

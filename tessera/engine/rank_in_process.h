@@ -18,7 +18,7 @@
 namespace tessera::engine {
 
 /// The facts that the ranks of a job compare when they meet.
-struct Meeting {
+struct Agreement {
   std::uint64_t asked = 0;  ///< hash of the facts, besides the plan, that must be equal
   hosts::FactsOfHost facts = {};
   hosts::RunFolderCheck folder = {};
@@ -31,7 +31,7 @@ struct Meeting {
 class RankInProcess {
  public:
   /// `report`: as launch::Options::report. Throws the errors of launch::join_launcher().
-  RankInProcess(const planner::Plan& plan, const Meeting& meeting, launch::Report report);
+  RankInProcess(const planner::Plan& plan, const Agreement& agreement, launch::Report report);
   RankInProcess(const RankInProcess&) = delete;
   RankInProcess& operator=(const RankInProcess&) = delete;
 

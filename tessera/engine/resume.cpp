@@ -218,7 +218,7 @@ std::optional<std::string> state_anew(const checkpoint::Checkpoint& opened,
     if (missing) names.push_back(info->name);
   }
   if (names.empty()) return std::nullopt;
-  return fmt::format("{} of {} starts anew: the checkpoint has none",
+  return fmt::format("{} of {} starts from zero: the checkpoint has none",
                      text::join(std::vector(states.begin(), states.end()), ", "),
                      text::join_some(names, ", "));
 }
@@ -289,7 +289,8 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
       fmt::format("cannot go on from step {}: the run that was saved is another one\n    {}",
                   meta.step,
                   text::join(refused, "\n    ")),
-      "choose another run.dir, start anew with --resume never (the old contents are moved aside), "
+      "choose another run.dir, start from the beginning with --resume never (the old contents are "
+      "moved aside), "
       "name a checkpoint of this run with --resume PATH, or take only the weights with model.from");
   return accepted;
 }

@@ -121,7 +121,7 @@ std::optional<Curve> curve_on_resume(const checkpoint::Meta& meta,
 
 std::string line_of(const Curve& curve, OnResume choice) {
   if (choice == OnResume::Restart) {
-    return fmt::format("learning rate: the schedule began anew after update {} and has {} steps",
+    return fmt::format("learning rate: the schedule was restarted after update {} and has {} steps",
                        curve.start,
                        curve.length);
   }
@@ -137,7 +137,7 @@ std::string warning_of(double last, double next, std::int64_t length, bool kept)
       next,
       kept ? std::string()
            : fmt::format("write scheduler.on_resume \"keep\" to follow the old curve ({} steps), "
-                         "\"restart\" to begin the schedule anew at this step, or ",
+                         "\"restart\" to restart the schedule at this step, or ",
                          length));
 }
 

@@ -43,7 +43,6 @@
 #include "tessera/planner/run_plan.h"
 #include "tessera/planner/values.h"
 #include "tessera/report/stage_lines.h"
-#include "tessera/tasks/task.h"
 
 namespace tessera::engine {
 namespace {
@@ -182,12 +181,10 @@ int run_rank(const planner::PlacedPlan& plan,
                           command.how.part ? command.how.part->name : "");
   log::info(
       fmt::format("rank {} of {}, {} threads", job.rank(), job.size(), planner::threads_of(plan)));
-  if (opened.local.extra_ranks == 0) return train_rank(plan, job, opened, resume, command, nullptr);
-  const auto train = [&](comm::World& world, ExtraRanks& extra_ranks) {
+  if (!opened.run_divided) return train_rank(plan, job, opened, resume, command, nullptr);
+  return opened.run_divided(plan, job, [&](comm::World& world, ExtraRanks& extra_ranks) {
     return train_rank(plan, world, opened, resume, command, &extra_ranks);
-  };
-  return experience_of(planner::task_of(plan).get())
-      ->run_divided(plan, job, *opened.data->train, train);
+  });
 }
 
 /// Writes a status; if the disk is full or read-only, warns and keeps the job's exit code.
@@ -356,7 +353,7 @@ int train_once(const planner::PlacedPlan& prepared,
     };
     how.further_ranks = local.extra_ranks;
     how.folder = folder_check(plan.run());
-    code = run_ranks(plan, report, train, training_words(), how);
+    code = run_ranks(plan, report, train, training_messages(), how);
   } catch (const Error& error) {  // before ranks were started
     if (local.is_leader) {
       try_to_note([&] {

@@ -9,11 +9,6 @@ class PlacedPlan;
 class Plan;
 }  // namespace tessera::planner
 
-namespace tessera::planner {
-class PlacedPlan;
-class Plan;
-}  // namespace tessera::planner
-
 namespace tessera::engine {
 
 /// `opened`: of prepare(), which made the plan. Errors that are detected before a rank starts are

@@ -50,7 +50,7 @@ class ShowsLife {
         std::unique_lock lock(mutex_);
         std::optional<std::uint64_t> before = bytes_written();
         while (!end_.wait_for(lock, kSign, [this] { return over_; })) {
-          // A disk that takes nothing holds this rank up, which the hang watch tells.
+          // A disk that takes nothing holds this rank up, which the hang watch reports.
           const std::optional<std::uint64_t> now = bytes_written();
           if (!now || now != before) {
             world.show_life();
@@ -219,8 +219,8 @@ checkpoint::BackgroundSave::Outcome Saver::finish() {
 }
 
 std::vector<double> Saver::to_sum() const {
-  const checkpoint::BackgroundSave::Standing save =
-      saving() ? background_->standing() : checkpoint::BackgroundSave::Standing();
+  const checkpoint::BackgroundSave::Progress save =
+      saving() ? background_->progress() : checkpoint::BackgroundSave::Progress();
   return {proposed_ ? 1.0 : 0.0, save.busy ? 1.0 : 0.0, save.failed ? 1.0 : 0.0};
 }
 

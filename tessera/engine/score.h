@@ -21,7 +21,7 @@ std::vector<double> log_probabilities(parallel::Executor& executor,
 /// The same for an encoder-decoder model: the logarithms of the probabilities of all ids of
 /// `target`, each given `source`, which the encoder reads, and the preceding ids. Both include
 /// their end of text. Cost: one forward of both, and fp32 logits of the whole target. Throws
-/// Error{Unsupported} for a model without an encoder beside its decoder.
+/// Error{Unsupported} for a model that is not an encoder-decoder.
 std::vector<double> answer_log_probabilities(parallel::Executor& executor,
                                              const models::Resolved& model,
                                              const std::vector<std::int32_t>& source,

@@ -32,7 +32,7 @@ struct Straggler {
 };
 
 /// Compares the times of ranks that have the same work. Ranks wait for the slowest one in
-/// collectives, so their wall times are equal, and only the time without waits tells who is slow.
+/// collectives, so their wall times are equal, and only the time without waits shows who is slow.
 class StragglerFinder {
  public:
   /// For each rank a number of its work and the index of its host: ranks with equal numbers of work

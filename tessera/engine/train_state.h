@@ -139,8 +139,8 @@ class TrainState {
   /// micro-batch m of data-parallel rank r is number m * n + r in the global order. Batches contain
   /// whole sequences, also if ranks share the tokens; a batch without samples has tensors of size
   /// 0. Throws Error{Numeric} before any update if a value is not finite, and names step, rank,
-  /// block and tensor. An fp16 gradient that overflows is no error but skips the step, until the
-  /// loss scale cannot become smaller.
+  /// block and tensor. An fp16 gradient that overflows is not an error but skips the step, until
+  /// the loss scale cannot become smaller.
   StepResult step(int num_micros, const LoadMicro& load, const StepExtras& extras = {});
   /// The same for micro-batches that exist already, at least one, and the same number on all ranks.
   StepResult step(const std::vector<nn::Batch>& micro_batches, const StepExtras& extras = {});

@@ -7,7 +7,7 @@
 namespace tessera::engine {
 namespace {
 
-/// Returns whether the token is no part of a text, as one that ends a turn is: its own bytes are
+/// Returns whether the token is not part of a text, as one that ends a turn is: its own bytes are
 /// other ones.
 bool is_special(const text::Tokenizer& tokenizer, std::int32_t id) {
   std::vector<std::int32_t> plain;

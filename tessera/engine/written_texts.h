@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts that a model writes where samples have an answer to learn, beside that answer.
+// The texts that a model writes where samples have an answer to learn, together with that answer.
 #pragma once
 
 #include <cstdint>

@@ -242,7 +242,7 @@ std::optional<ClusterAgent> ClusterAgent::find() {
   const std::optional<launch::Launcher> launcher = detect_launcher();
   TESSERA_REQUIRE(launcher.has_value(),
                   Config,
-                  "the launcher does not tell this agent which of its tasks it is",
+                  "the launcher does not set the index of this agent's task",
                   "start the hosts with --launcher ssh");
   agent.task_ = launcher->rank;
   forget_launcher();

@@ -52,7 +52,7 @@ launch::Fd listen_on(const std::string& address, int& port) {
   const int error = getaddrinfo(address.c_str(), "0", &hints, &list);
   TESSERA_REQUIRE(error == 0,
                   Environment,
-                  fmt::format("{} is no address: {}", address, gai_strerror(error)),
+                  fmt::format("{} is not an address: {}", address, gai_strerror(error)),
                   "");
   launch::Fd fd(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const bool bound = fd.get() >= 0 && bind(fd.get(), list->ai_addr, list->ai_addrlen) == 0 &&

@@ -74,7 +74,7 @@ std::vector<FactDifference> differences(const std::string& name,
                                         const std::vector<Fact>& facts,
                                         const std::string& first,
                                         const std::vector<Fact>& of_first) {
-  // The facts are in the order in which they are told; almost always they are equal.
+  // The facts are in the order in which they are sent; almost always they are equal.
   if (facts == of_first) return {};
   using Key = std::pair<std::string, std::string>;
   std::map<Key, const Fact*> others;

@@ -366,7 +366,7 @@ HostPool read_hostfile(const std::string& path) {
   const std::uintmax_t bytes = std::filesystem::file_size(path, unknown);
   TESSERA_REQUIRE(unknown || bytes <= kMostHostfileBytes,
                   Config,
-                  fmt::format("{} has {} and is no hostfile", path, text::bytes(bytes)),
+                  fmt::format("{} has {} and is not a hostfile", path, text::bytes(bytes)),
                   "write one host a line: node-0 slots=4");
   return parse_hostfile(files::read_within(path), path);
 }

@@ -20,7 +20,7 @@ struct HostEnd {
   std::string host;                 ///< as its hostfile names it
   int status = 0;                   ///< of its agent, as waitpid() returns it
   bool killed = false;              ///< by this process, because of something else
-  std::optional<HostProblem> told;  ///< the error that ended the agent, by its own words
+  std::optional<HostProblem> told;  ///< the error that ended the agent, as it reported it
 };
 
 /// Everything that is known about the end of a job.

@@ -72,12 +72,12 @@ std::unique_ptr<launch::JobConnection> join_hosts(const HostPart& part,
                                                   const FactsOfHost& facts,
                                                   double timeout_s,
                                                   const RunFolderCheck& folder) {
-  // If the hosts do not meet, the coordinator tells them why until this process ends.
+  // If the hosts do not meet, the coordinator sends them the reason until this process ends.
   auto* const connection = new LauncherConnection;
   if (part.first_rank == 0) {
     if (part.secret.guessable) {
       log::warn(
-          "this job has no secret: whoever can reach " + part.master +
+          "this job has no secret: everyone who can reach " + part.master +
           " may join it; set TESSERA_SECRET_FILE on every host to a file with 32 random bytes "
           "that only you can read");
     }

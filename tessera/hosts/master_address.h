@@ -27,7 +27,7 @@ struct MasterAddress {
 /// MASTER_PORT, AzureML's AZ_BATCH_MASTER_NODE or AZ_BATCHAI_MPI_MASTER_NODE, the first host of
 /// Slurm's step or allocation (the port then depends on SLURM_JOB_ID), of SageMaker's SM_HOSTS, or
 /// of LSF's LSB_MCPU_HOSTS; nothing if none of them is set. Throws Error{Config} for a value that
-/// is no address or port.
+/// is not an address or port.
 std::optional<MasterAddress> find_master_address(const std::string& address = "",
                                                  std::optional<int> port = std::nullopt);
 

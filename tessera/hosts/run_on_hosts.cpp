@@ -396,8 +396,8 @@ class Agents {
       if (good || first_bad_ != nullptr) continue;
       first_bad_ = &agent;
       bad_at_ = now_s();
-      // Once the hosts have met, the coordinator notices the loss by itself and tells the others.
-      // Before, they get the time to tell their own problems.
+      // Once the hosts have met, the coordinator notices the loss by itself and notifies the
+      // others. Before, they get the time to report their own problems.
       if (!coordinator_->ready()) bad_at_ -= kAgentGraceS - kOwnProblemsS;
     }
   }

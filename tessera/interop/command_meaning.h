@@ -49,7 +49,7 @@ class Meaning {
   std::vector<std::string> own_words;  ///< tessera's own flags, in addition to those typed
   std::vector<std::string> notes;
   std::vector<std::pair<std::string, std::string>> problems;
-  /// Another command than train, with its words.
+  /// The command of tessera that does what was asked, and its words if it is not train.
   std::string command = "train";
   std::vector<std::string> words;
 };
@@ -59,15 +59,15 @@ struct Program {
   std::string_view title;  ///< "TRL's dpo"
   /// Names of its script ("run_clm.py"), or its words ("trl dpo").
   std::vector<std::string_view> names;
-  /// Where several programs have a script of the name: a part of its path, and options of which at
-  /// least one is given.
+  /// These tell programs apart whose scripts have the same name: a part of the script's path, and
+  /// options of which at least one is given.
   std::vector<std::string_view> folders = {};
   std::vector<std::string_view> marks = {};
   std::vector<std::string_view> tables =
       {};                          ///< "trl/dpo", in order: the first that has the option
   std::string_view always = "{}";  ///< keys that it always sets, as JSON
   void (*rules)(Meaning&) = nullptr;
-  /// The option that names a YAML file of settings; "-": the first word that is no option.
+  /// The option that names a YAML file of settings; "-": the first word that is not an option.
   std::string_view file = "";
   /// Keys of the file that are maps, and the tables of their members, which have "KEY." in front.
   std::vector<std::pair<std::string_view, std::string_view>> nested = {};

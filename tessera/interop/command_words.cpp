@@ -76,7 +76,7 @@ bool is_known(std::string_view name) {
       all.begin(), all.end(), [&](const Program& one) { return has_name(one, name); });
 }
 
-// The number of words of a program at words[at] that is no script, "trl sft"; 0: none.
+// The number of words of a program at words[at] that is not a script, "trl sft"; 0: none.
 std::size_t program_words(const std::vector<std::string>& words, std::size_t at) {
   std::string name = program_name(words[at]);
   if (at + 1 < words.size() && is_known(name + " " + words[at + 1])) return 2;

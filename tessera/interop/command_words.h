@@ -13,7 +13,7 @@
 namespace tessera::interop {
 
 struct CommandWords {
-  /// Launchers in the order of the words, each with the words that stand before what it starts.
+  /// Launchers in the order of the words, each with the words before the program that it starts.
   std::vector<std::pair<const LauncherProgram*, std::vector<std::string>>> launchers;
   std::string script;             ///< as typed; of a program of several words all of them
   std::vector<std::string> rest;  ///< the words behind it

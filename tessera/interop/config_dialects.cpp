@@ -185,7 +185,7 @@ void batch_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::st
   const double micro = *batch / pieces.value_or(1);
   if (micro == std::floor(micro)) return put(out, "train_micro_batch_size_per_gpu", whole(micro));
   notes.push_back(fmt::format(
-      "BATCH_SIZE = {} is no multiple of NUM_MICRO_BATCHES = {}", *batch, pieces.value_or(1)));
+      "BATCH_SIZE = {} is not a multiple of NUM_MICRO_BATCHES = {}", *batch, pieces.value_or(1)));
 }
 
 // Reads the arguments of the loss scaler at `section`; its rule is Megatron's by default.

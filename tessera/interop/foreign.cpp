@@ -124,7 +124,7 @@ checkpoint::StreamedTensor concatenate(std::string name,
     for (std::size_t d = 0; fits && d < shape.size(); ++d)
       fits = d == dim || part.shape[d] == shape[d];
     if (!fits) {
-      refuse(fmt::format("is [{}] in {}, which is no part of [{}]",
+      refuse(fmt::format("is [{}] in {}, which is not part of [{}]",
                          fmt::join(part.shape, ", "),
                          part.file.string(),
                          fmt::join(shape, ", ")));
@@ -304,7 +304,7 @@ std::optional<std::int64_t> count_from(const Weight* tensor,
   const std::string* wrong = std::get_if<std::string>(&read);
   TESSERA_REQUIRE(wrong == nullptr,
                   Format,
-                  fmt::format("{}: {} is {}, which is no count of updates",
+                  fmt::format("{}: {} is {}, which is not a number of updates",
                               file.string(),
                               path.empty() ? "its value" : path,
                               *wrong),

@@ -198,7 +198,7 @@ class OptionReader {
       }
     }
     const auto near = text::nearest(option_name(name), names);
-    out_.refuse(fmt::format("{} is no option of {}", typed, out_.program),
+    out_.refuse(fmt::format("{} is not an option of {}", typed, out_.program),
                 near ? fmt::format("did you mean {}?", *near) : "remove it");
   }
 
@@ -365,7 +365,7 @@ ForeignCommand read_foreign_command(const std::vector<std::string>& words) {
   const auto command = split_command(words);
   TESSERA_REQUIRE(command,
                   Config,
-                  fmt::format("\"{}\" is no command of a program that tessera reads",
+                  fmt::format("\"{}\" is not a command of a program that tessera reads",
                               words.empty() ? "" : words.front()),
                   "docs/coming_from/README.md lists them");
   TESSERA_REQUIRE(!command->script.empty(),

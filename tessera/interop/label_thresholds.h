@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thresholds of a classifier of several labels, in a file beside its weights.
+// The thresholds of a classifier of several labels, in a file next to its weights.
 #pragma once
 
 #include <filesystem>

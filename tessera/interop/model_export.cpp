@@ -412,7 +412,7 @@ void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dt
   std::string text = text::read_small_file(path);
   json::Value config = json::parse_strict(text, path.string());
   TESSERA_REQUIRE(
-      config.is_object(), Format, path.string() + " is no JSON object", "fetch it again");
+      config.is_object(), Format, path.string() + " is not a JSON object", "fetch it again");
   if (drop_quantization(config)) text = config.dump(2) + "\n";
   if (dtype) {
     const char* key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";

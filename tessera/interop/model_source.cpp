@@ -224,7 +224,7 @@ models::ModelSource open_foreign_source(const fs::path& path) {
     return out;
   }
   throw Error(Error::Kind::Format,
-              fmt::format("{} is {}, and no config.json beside it says the model's shape",
+              fmt::format("{} is {}, and no config.json next to it says the model's shape",
                           path.string(),
                           opened.what),
               "put Hugging Face's config.json of the model into its folder");
@@ -266,7 +266,7 @@ models::ModelSource open_lone_file(const fs::path& path) {
   TESSERA_REQUIRE(
       fs::exists(folder / "config.json"),
       Format,
-      fmt::format("{}: no config.json beside it says the model's shape", path.string()),
+      fmt::format("{}: no config.json next to it says the model's shape", path.string()),
       "put Hugging Face's config.json and tokenizer files of the model into its folder");
   return open_folder(folder, path);
 }
@@ -313,7 +313,7 @@ void require_family(const checkpoint::Meta& meta, const fs::path& folder) {
 
 namespace {
 
-/// Returns the fix of an error about a model that is no folder.
+/// Returns the fix of an error about a model that is not a folder.
 std::string fix_of_missing(const fs::path& path) {
   const std::string again =
       "a run that has begun goes on without it: tessera train RUN/config.json --set "
@@ -329,11 +329,11 @@ models::ModelSource open_source(const fs::path& path) {
   if (is_foreign_source(path)) return open_foreign_source(path);
   if (is_weight_file(path)) return open_lone_file(path);
   std::error_code failed;
-  TESSERA_REQUIRE(
-      !fs::is_regular_file(path, failed),
-      Config,
-      fmt::format("{} is no file of weights (.safetensors, .bin, .pt, .pth, .gguf)", path.string()),
-      "name one of these, or the folder of the model");
+  TESSERA_REQUIRE(!fs::is_regular_file(path, failed),
+                  Config,
+                  fmt::format("{} is not a file of weights (.safetensors, .bin, .pt, .pth, .gguf)",
+                              path.string()),
+                  "name one of these, or the folder of the model");
   TESSERA_REQUIRE(
       fs::is_directory(path),
       Config,

@@ -19,8 +19,8 @@ class OptionWords {
   [[nodiscard]] bool done() const { return at_ >= words_.size(); }
   [[nodiscard]] const std::string& word() const { return words_[at_]; }
   void skip() { ++at_; }
-  /// Takes the option at the current word and returns its values: what stands after "=" in the
-  /// word, or the words that follow and are no flags. A switch takes only a word that is true or
+  /// Takes the option at the current word and returns its values: the part after "=" in the
+  /// word, or the words that follow and are not flags. A switch takes only a word that is true or
   /// false. `several`: the option may take more than one word, if its form has several values.
   std::vector<std::string> take(const Option& option, bool several);
 

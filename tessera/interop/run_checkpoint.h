@@ -9,7 +9,7 @@ namespace tessera::interop {
 
 /// Which checkpoint of a run is read.
 struct ChosenCheckpoint {
-  std::filesystem::path path;  ///< the checkpoint, or the given path if it is no run
+  std::filesystem::path path;  ///< the checkpoint, or the given path if it is not a run
   std::string why;             ///< for people, with its folder; empty if there was no choice
   /// The newest one of a run whose best was chosen because its training stopped early.
   std::filesystem::path newest;

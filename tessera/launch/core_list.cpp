@@ -28,7 +28,7 @@ std::vector<int> parse_core_list(std::string_view list, const std::string& flag)
     int core = -1;
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), core);
     if (error != std::errc() || stop != word.data() + word.size() || core < 0 || core >= kMostCores)
-      refuse(fmt::format("\"{}\" is no processor", word));
+      refuse(fmt::format("\"{}\" is not a processor", word));
     return core;
   };
   for (const std::string& range : text::split(list, ',')) {

@@ -17,13 +17,13 @@ struct LocalRanks {
   int host = 0, hosts = 1;  ///< index of this host
   int first_rank = 0, local_ranks = 1, world_size = 1;
   std::string name;  ///< name of this host, for messages
-  /// True if an agent runs the ranks: the process that started it tells the user how the job ended.
+  /// True if an agent runs the ranks: the process that started it reports how the job ended.
   bool is_agent = false;
 };
 
 /// The connection of this host to the other hosts of its job. It keeps the lines of their ranks on
 /// the control page up to date, and passes the end of the world on in both directions. The
-/// destructor tells the others that the ranks of this host have ended, and may wait for them.
+/// destructor notifies the others that the ranks of this host have ended, and may wait for them.
 class JobConnection {
  public:
   JobConnection() = default;

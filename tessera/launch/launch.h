@@ -36,7 +36,7 @@ struct RankInfo {
 /// Receives the report of a failure and the exit code of the job. The first line is the failure
 /// ("rank 3 was lost: signal 9 ..."; the fix of an error is on a second line of the same entry);
 /// one line for each other rank follows. In an agent (LocalRanks::is_agent), the process that
-/// started it tells the user the first line, unless that begins with kStoppedAtOnce.
+/// started it shows the user the first line, unless that begins with kStoppedAtOnce.
 using Report = std::function<void(const std::vector<std::string>& lines, int exit_code)>;
 
 inline constexpr std::string_view kStoppedAtOnce = "stopped at once by ";

@@ -83,7 +83,7 @@ class PeerWatch {
                    "it was stopped by " + signal_text(signal));
   }
 
-  /// The first rank of the host tells of ranks that make no progress, and breaks the world of one
+  /// The first rank of the host reports ranks that make no progress, and breaks the world of one
   /// whose process is stopped.
   void check_progress() {
     if (!hang_watch_ || control_.aborted.load(std::memory_order_acquire) != 0) return;

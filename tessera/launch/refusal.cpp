@@ -45,7 +45,7 @@ int listen_at(const Address& address, int backlog) {
   return -1;
 }
 
-/// Returns whether another rank tells it.
+/// Returns whether another rank reports it.
 bool is_told_by_another(const Address& address) {
   const int fd = new_socket();
   if (fd < 0) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mistake that all ranks of a launcher find before they have met is told once.
+// A mistake that all ranks of a launcher find before they have met is reported once.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace tessera::launch {
 
-/// Returns whether this rank has to tell the user `text`, the error with which it ends: true for
+/// Returns whether this rank has to report `text`, the error with which it ends: true for
 /// the lowest local rank that calls this with the same text. The others wait up to `patience_s` for
-/// it; if it does not call, because only they have the error, the first of them tells it. The rank
-/// that tells waits up to `patience_s` in the destructor, until the others have asked. Throws
-/// nothing: if no socket can be had, every rank tells.
+/// it; if it does not call, because only they have the error, the first of them reports it. The
+/// rank that reports waits up to `patience_s` in the destructor, until the others have asked.
+/// Throws nothing: if no socket can be had, every rank reports.
 class Refusal {
  public:
   Refusal(const Launcher& launcher, const std::string& text, double patience_s = 3.0) noexcept;

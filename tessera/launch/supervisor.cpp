@@ -228,7 +228,7 @@ std::optional<Error> Supervisor::failure() const {
 void Supervisor::report(int code) const {
   if (!options_.report || output_closed_ || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
   if (!reports()) return;
-  // The process that started the agents tells how the job ended.
+  // The process that started the agents reports how the job ended.
   if (options_.part && options_.part->is_agent && options_.part->host != 0) return;
   std::vector<std::string> lines = {first_entry()};
   for (int rank = 0; rank < static_cast<int>(control_.ranks); ++rank) {

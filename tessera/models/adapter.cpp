@@ -223,12 +223,12 @@ void find_modules(const Place& place,
     if (!rules.targets(module, !output && is_linear(place, tensor, map))) continue;
     if (output && use == AdapterUse::Computed)
       refuse_target(module,
-                    "is the output layer, which is not computed with an adapter beside it; an "
+                    "is the output layer, which is not computed together with an adapter; an "
                     "adapter that has one can be merged (tessera adapter merge)");
     if (use == AdapterUse::Computed && (info.stacked() || is_router(info)))
       refuse_target(module,
-                    "is a matrix or the router of experts, which are not computed with an adapter "
-                    "beside them; an adapter that has one can be merged (tessera adapter merge)");
+                    "is a matrix or the router of experts, which are not computed together with an "
+                    "adapter; an adapter that has one can be merged (tessera adapter merge)");
     const bool table = !output && is_table(info);
     const bool matrix = is_matrix(info) || (output && info.matrix_shape.size() == 2);
     if (!table && !matrix) refuse_target(module, "is neither a linear layer nor an embedding");
@@ -543,7 +543,7 @@ WeightSource merged_weights(const Adapter& adapter,
         fmt::format("the adapter of {} cannot be merged: the model's head multiplies by "
                     "the same table, which it would change too",
                     module.part.module),
-        "generate with the adapter beside its base (tessera generate BASE --adapter "
+        "generate with the adapter and its base (tessera generate BASE --adapter "
         "PATH), or write it for PEFT (tessera adapter extract)");
   }
   struct Merger {

@@ -53,7 +53,8 @@ struct Adapter {
 
 /// The use of an adapter.
 enum class AdapterUse : std::uint8_t {
-  Computed,  ///< layers compute with it beside their weights, so that a head cannot have one
+  Computed,  ///< layers compute with it in addition to their weights, so that a head cannot have
+             ///< one
   Merged,    ///< only its tensors are needed: for merged_weights(), and for files
 };
 

@@ -28,9 +28,10 @@ std::map<std::string, Choices> choices_of(const std::vector<NamedAdapter>& adapt
     TESSERA_REQUIRE(
         one.adapter.trained.empty(),
         Unsupported,
-        fmt::format("not built: the adapter {} beside others, because it replaces {} of its base",
-                    one.name,
-                    *one.adapter.trained.begin()),
+        fmt::format(
+            "not built: the adapter {} together with others, because it replaces {} of its base",
+            one.name,
+            *one.adapter.trained.begin()),
         "merge it: tessera adapter merge");
     for (const AdapterModule& module : one.adapter.modules) {
       Choices& choices = out[module.weight->name];

@@ -228,7 +228,7 @@ AdapterRules::AdapterRules(const AdapterOptions& options) : options_(options) {
   for (const auto& [expression, rank] : ranks_) {
     TESSERA_REQUIRE(rank >= 1 && rank <= kMostRank && rank == std::floor(rank),
                     Config,
-                    fmt::format("adapter.rank_pattern.{}: {} is no rank", expression, rank),
+                    fmt::format("adapter.rank_pattern.{}: {} is not a rank", expression, rank),
                     "write a whole number from 1 on");
   }
   if (options.layers.is_null()) return;
@@ -241,7 +241,7 @@ AdapterRules::AdapterRules(const AdapterOptions& options) : options_(options) {
     const auto number = value.is_number() ? value.as_integer() : std::nullopt;
     TESSERA_REQUIRE(number && *number >= 0,
                     Config,
-                    fmt::format("adapter.layers: {} is no number of a layer", value.dump()),
+                    fmt::format("adapter.layers: {} is not a number of a layer", value.dump()),
                     "write whole numbers from 0 on");
     layers_.push_back(*number);
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The section `distill`: a teacher beside the model that is trained, and a model that begins with
+// The section `distill`: a teacher of the model that is trained, and a model that begins with
 // some of the teacher's layers.
 #pragma once
 
@@ -25,7 +25,7 @@ struct DistillOptions {
 };
 
 /// The numbers in distill.layers, from 0; empty if there are none, or after it has reported why
-/// they are no list of ascending numbers.
+/// they are not a list of ascending numbers.
 std::vector<std::int64_t> teacher_layers(const DistillOptions& options, config::Problems& problems);
 
 /// The initial weights of `trained`, whose layers are the given ones of the saved model; all other

@@ -26,7 +26,7 @@ const ModelReader& reader() {
   return model_readers().get("files");
 }
 
-/// Notes the files of a model; if they cannot be listed, whoever reads them says why.
+/// Notes the files of a model; if they cannot be listed, their reader says why.
 template <class List>
 void note(const char* what, const std::filesystem::path& place, const List& list) {
   try {
@@ -92,7 +92,7 @@ WeightSource first_weights(const ModelSource& source,
   if (same && begun.empty()) return source_weights(source, trained);
   if (!begun.empty()) {
     notes.push_back(
-        fmt::format("model.from has a head for {}: {} begins anew ({})",
+        fmt::format("model.from has a head for {}: {} starts from new weights ({})",
                     same ? "another number of classes" : saved.objective.name,
                     same ? "the new one" : "that for " + trained.objective.name,
                     text::join(std::vector<std::string>(begun.begin(), begun.end()), ", ")));

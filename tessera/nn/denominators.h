@@ -16,7 +16,7 @@ namespace tessera::nn {
 // No objective counts so far, so that a wrong number is not taken for one of these.
 inline constexpr int kPerMicroBatch = -1001;  ///< micro-batches with samples
 inline constexpr int kPerSample = -1002;
-inline constexpr int kPerToken = -1003;  ///< tokens of "input_ids" that are no padding
+inline constexpr int kPerToken = -1003;  ///< tokens of "input_ids" that are not padding
 
 /// The index of `denominator` in a list of `size` entries; `size` or more if there is none.
 inline std::size_t denominator_index(int denominator, std::size_t size) {
@@ -29,7 +29,7 @@ inline std::size_t denominator_index(int denominator, std::size_t size) {
 /// The counts of a micro-batch in the order of the list: tokens, samples, micro-batches. Of the
 /// ranks that share the tokens (`shared`, or nullptr), the first one counts samples.
 std::vector<double> common_denominators(const Batch& batch, const ContextParallel* shared);
-/// 1 for each of this rank's tokens that is no padding, else 0: [B, T]; undefined without padding.
+/// 1 for each of this rank's tokens that is not padding, else 0: [B, T]; undefined without padding.
 at::Tensor token_mask(const Batch& batch, const ContextParallel* shared);
 
 }  // namespace tessera::nn

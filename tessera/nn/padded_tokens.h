@@ -26,7 +26,7 @@ at::Tensor whole_embedding(const at::Tensor& ids_BS, const Param& table, StepCon
 at::Tensor take_tokens(const at::Tensor& x_BSC, const StepContext& context);
 
 /// attention() where a sample has `tokens` tokens, and take_tokens() may have added padding behind
-/// them: padding is no key, and its result is 0. The numbers of dropout are those of `tokens`
+/// them: padding is not a key, and its result is 0. The numbers of dropout are those of `tokens`
 /// tokens. Neither causal nor with a KV cache.
 at::Tensor padded_attention(const at::Tensor& q_BHTK,
                             const at::Tensor& k_BGTK,

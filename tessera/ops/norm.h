@@ -46,7 +46,7 @@ RmsNormOut rms_norm(const at::Tensor& x_NC,
                     const at::Tensor& weight_C,
                     double eps,
                     const at::Tensor& branch_NC = {});
-/// As layer_norm_backward().
+/// The same as layer_norm_backward().
 at::Tensor rms_norm_backward(const at::Tensor& dy_NC,
                              const at::Tensor& x_NC,
                              const at::Tensor& rstd_N,

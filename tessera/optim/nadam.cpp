@@ -15,13 +15,7 @@ struct NAdamOptions {
   bool decoupled_weight_decay = false;
 
   void describe(config::Fields& f) {
-    f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
-    f.field("betas",
-            betas,
-            {.text = "Decay rates of the running averages of the gradient and of its square.",
-             .min = 0,
-             .max = 1});
-    f.field("eps", eps, {.text = "Added to the denominator for numerical stability.", .min = 0});
+    describe_moments(f, lr, betas, eps);
     f.field("weight_decay", weight_decay, {.text = "Weight decay.", .min = 0});
     f.field("momentum_decay",
             momentum_decay,

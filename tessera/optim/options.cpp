@@ -70,7 +70,7 @@ void SchedulerOptions::describe(config::Fields& f) {
       {.text = "What tessera train does with the learning-rate curve if it resumes with another "
                "schedule or length: keep (the type, parameters and length of the saved run; "
                "optimizer.params.lr is still the given one), or restart (the given schedule "
-               "begins anew at the next step and ends at trainer.max_steps).",
+               "begins again at the next step and ends at trainer.max_steps).",
        .default_text = "the given schedule, as if it had been used from the first step"});
 }
 

@@ -21,6 +21,16 @@ json::Value without_max_grad_norm(const json::Value& params, config::Problems& p
   return out;
 }
 
+void describe_moments(config::Fields& f, double& lr, std::vector<double>& betas, double& eps) {
+  f.field("lr", lr, {.text = "Learning rate before the schedule is applied.", .min = 0});
+  f.field("betas",
+          betas,
+          {.text = "Decay rates of the running averages of the gradient and of its square.",
+           .min = 0,
+           .max = 1});
+  f.field("eps", eps, {.text = "Added to the denominator for numerical stability.", .min = 0});
+}
+
 void ConstructorOptions::describe(config::Fields& f) {
   f.field(
       "set_grad_none",

@@ -38,6 +38,9 @@ S read_rule_params(const json::Value& params,
   return read_params<S>(without_max_grad_norm(params, problems), problems, origins);
 }
 
+/// Describes the parameters that Adam and its variants share.
+void describe_moments(config::Fields& f, double& lr, std::vector<double>& betas, double& eps);
+
 /// Constructor arguments of DeepSpeed and apex: a choice between equivalent implementations, and an
 /// unsupported variant.
 struct ConstructorOptions {

@@ -67,10 +67,11 @@ std::vector<std::string> bucket_notes(const ZeroOptions& zero,
          /*trained=*/false,
          kept ? stays : "its block is gathered when it is needed, never ahead");
   }
-  look("stage3_max_live_parameters",
-       zero.stage3_max_live_parameters,
-       /*trained=*/false,
-       kept ? stays : "the block that runs is gathered all the same, and no other beside it");
+  look(
+      "stage3_max_live_parameters",
+      zero.stage3_max_live_parameters,
+      /*trained=*/false,
+      kept ? stays : "the block that runs is gathered all the same, and no other at the same time");
   return out;
 }
 

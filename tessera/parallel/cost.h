@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of a step's parts beside the code that runs them: passes of blocks, reductions of
+// The cost of a step's parts, next to the code that runs them: passes of blocks, reductions of
 // gradients, gathers of weights, and the update. All functions are pure. docs/adding/cost.md shows
 // how they become the time of a step.
 #pragma once

@@ -154,7 +154,7 @@ class Solver {
     }
     if (good) return out;
     refuse(kSizes,
-           fmt::format("{} is no list of 1 to {} sizes", list.dump().substr(0, 200), kMostSizes),
+           fmt::format("{} is not a list of 1 to {} sizes", list.dump().substr(0, 200), kMostSizes),
            "for example [2, 4, 6]");
     return std::nullopt;
   }
@@ -182,7 +182,7 @@ class Solver {
              fmt::format("set it to {}", per_model));
     } else if (options_.num_gpus_per_node % options_.model_parallel_size != 0) {
       refuse("elasticity.num_gpus_per_node",
-             fmt::format("{} is no multiple of elasticity.model_parallel_size {}",
+             fmt::format("{} is not a multiple of elasticity.model_parallel_size {}",
                          options_.num_gpus_per_node,
                          options_.model_parallel_size),
              "set it to the number of slots of a host");

@@ -38,7 +38,7 @@ struct Moment {
 };
 
 /// Reads a number of steps, "epoch", or "N epochs"; empty, after it has reported the problem under
-/// `path`, for any other value. Null is no moment and no problem.
+/// `path`, for any other value. Null means that there is none.
 std::optional<Moment> read_moment(const json::Value& value,
                                   const std::string& path,
                                   config::Problems& problems);

@@ -59,7 +59,7 @@ class GradientReduction final : public Policy {
   void before(const Action& action, const BlockRun& run) override;
   void after(const Action& action, const BlockRun& run) override;
 
-  /// Allocates memory anew for the groups that the model now trains. Call it between steps, on all
+  /// Allocates memory again for the groups that the model now trains. Call it between steps, on all
   /// ranks, after ModelInstance::freeze_sets().
   void follow_model();
 

@@ -69,7 +69,7 @@ bool RowGradients::reduce(const FlatGroup& group,
                           const BlockRun& run) {
   if (table.grad().rows() == nullptr) gradient.own.reset();
   if (options_.locally() && run.micro + 1 < run.num_micros) {
-    // The reduction then tells the other ranks that the gradient is dense.
+    // The reduction then informs the other ranks that the gradient is dense.
     if (gradient.own && !place_of(group).pays(gradient.own->values().numel()))
       make_own_dense(gradient, dense);
     return gradient.own.has_value();

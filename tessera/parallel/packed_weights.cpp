@@ -91,7 +91,7 @@ void require_same_blocks(const Segment& segment, const PackingOptions& options) 
   TESSERA_REQUIRE(same,
                   Unsupported,
                   fmt::format("adapter.quantize_base: {} is shared by ranks, and a rank's part of "
-                              "its rows is no multiple of the {} weights of a block",
+                              "its rows is not a multiple of the {} weights of a block",
                               info.name,
                               ops::kNf4Block),
                   "set parallel.tensor.size to a smaller divisor of the layer's sizes, or "

@@ -214,13 +214,13 @@ void check_group_rates(const optim::Rule& rule,
           "the optimizer makes its rate by itself, for all parameters",
           "remove it, or give optimizer.params a lr (Adafactor: \"relative_step\": false)");
     } else if (*group.lr > 0.0 && !std::isfinite(*group.lr / rule.base_lr())) {
-      problems.add(
-          group.place,
-          path,
-          fmt::format(
-              "{} is no multiple of optimizer.params.lr, which is {}", *group.lr, rule.base_lr()),
-          "set optimizer.params.lr above 0, and let the last group keep all others where "
-          "they are: {\"pattern\": \".\", \"frozen\": true}");
+      problems.add(group.place,
+                   path,
+                   fmt::format("{} is not a multiple of optimizer.params.lr, which is {}",
+                               *group.lr,
+                               rule.base_lr()),
+                   "set optimizer.params.lr above 0, and let the last group keep all others where "
+                   "they are: {\"pattern\": \".\", \"frozen\": true}");
     }
   }
 }

@@ -19,7 +19,7 @@ enum class Reduction : std::uint8_t { Each, Once };
 /// Each rank adds what its gradients lost in codes to its next ones (SentResiduals).
 struct FeedbackOptions {
   double beta = 0.8;          ///< weight of older losses in their moving average; 0: the last alone
-  std::int64_t reset = 1024;  ///< the residuals become zero again after so many steps
+  std::int64_t reset = 1024;  ///< the residuals become zero again after this number of steps
   bool operator==(const FeedbackOptions&) const = default;
 };
 

@@ -19,6 +19,24 @@ constexpr auto kRecomputeKinds =
 constexpr auto kOffloadDevices = std::to_array<config::Named<OffloadDevice>>(
     {{OffloadDevice::None, "none"}, {OffloadDevice::Cpu, "cpu"}, {OffloadDevice::Nvme, "nvme"}});
 
+/// Describes the keys `device` and `nvme_path` of a section whose values may rest on a disk.
+/// `where`: the beginning of the first sentence.
+void describe_disk(config::Fields& f,
+                   std::optional<OffloadDevice>& device,
+                   std::string& nvme_path,
+                   const std::string& where) {
+  f.choice("device",
+           device,
+           kOffloadDevices,
+           {.text = where + ": on a disk (nvme), or in the memory of the host (none, cpu), where "
+                            "they are without this section.",
+            .default_text = "none"});
+  f.field("nvme_path",
+          nvme_path,
+          {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "
+                   "nothing remains of them."});
+}
+
 }  // namespace
 
 void RecomputeOptions::describe(config::Fields& f) {
@@ -60,16 +78,7 @@ void FeedbackKeys::describe(config::Fields& f) {
 }
 
 void OffloadKeys::describe(config::Fields& f) {
-  f.choice("device",
-           device,
-           kOffloadDevices,
-           {.text = "Where masters and states rest between updates: on a disk (nvme), or in the "
-                    "memory of the host (none, cpu), where they are without this section.",
-            .default_text = "none"});
-  f.field("nvme_path",
-          nvme_path,
-          {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "
-                   "nothing remains of them."});
+  describe_disk(f, device, nvme_path, "Where masters and states rest between updates");
   f.field("buffer_count",
           buffer_count,
           {.text = "With nvme: maximum number of groups of sub_group_size elements in memory at a "
@@ -100,16 +109,7 @@ int OffloadKeys::buffers() const {
 }
 
 void ParamOffloadKeys::describe(config::Fields& f) {
-  f.choice("device",
-           device,
-           kOffloadDevices,
-           {.text = "Where working weights rest while no block uses them: on a disk (nvme), or in "
-                    "the memory of the host (none, cpu), where they are without this section.",
-            .default_text = "none"});
-  f.field("nvme_path",
-          nvme_path,
-          {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "
-                   "nothing remains of them."});
+  describe_disk(f, device, nvme_path, "Where working weights rest while no block uses them");
   f.field("buffer_count",
           buffer_count,
           {.text = "With nvme: maximum number of flat buffers (of a block each) of which a rank's "

@@ -81,7 +81,7 @@ void plan_distillation(const models::DistillOptions& options,
     parameters += info->numel();
   const std::int64_t bytes = parameters * (working == DType::F32 ? 4 : 2);
   model.teacher_bytes = bytes;
-  notes.push_back(fmt::format("distill: a rank holds the teacher {} beside the model, {}",
+  notes.push_back(fmt::format("distill: a rank holds the teacher {} in addition to the model, {}",
                               *options.teacher,
                               text::bytes(static_cast<std::uint64_t>(bytes))));
 }

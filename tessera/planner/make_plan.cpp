@@ -40,10 +40,10 @@
 #include "tessera/planner/plan_parts.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/saved_classes.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/embedding_noise.h"
+#include "tessera/tasks/saved_classes.h"
 
 namespace tessera::planner {
 namespace {
@@ -429,7 +429,10 @@ class Planner {
   void resolve_task() {
     if (problems_.concern("task.type")) return;  // there is no task of that name
     TrainConfig& config = config_;
-    data_.task = make_task_of(source_, config.data, config.task, problems_, notes_);
+    std::optional<tasks::SavedObjective> saved;
+    if (source_) saved = {source_->objective.name, source_->objective.options};
+    data_.task =
+        tasks::make_task_of(saved ? &*saved : nullptr, config.data, config.task, problems_, notes_);
     if (data_.task) tasks::check_data(*data_.task, config.task, config.data, problems_, origins_);
     if (data_.task && !problems_.concern("eval.best"))
       tasks::check_answers(config.eval, *data_.task, config.data, problems_, origins_);

@@ -34,12 +34,12 @@ optim::Fp16Options fixed_scaling(double scale) {
 }
 
 // amp.loss_scale as a number; nothing for "dynamic".
-std::optional<double> amp_scale(const AmpOptions& amp,
+std::optional<double> amp_scale(const optim::AmpOptions& amp,
                                 config::Problems& problems,
                                 const config::Origins& origins) {
   const json::Value& value = amp.loss_scale;
   if (value.is_null())
-    return amp.opt_level == AmpLevel::O3 ? std::optional<double>(1.0) : std::nullopt;
+    return amp.opt_level == optim::AmpLevel::O3 ? std::optional<double>(1.0) : std::nullopt;
   if (value.is_string() && value.as_string() == "dynamic") return std::nullopt;
   if (value.is_number() && value.as_double() > 0) return value.as_double();
   problems.add(origins.place("amp.loss_scale"),
@@ -49,14 +49,14 @@ std::optional<double> amp_scale(const AmpOptions& amp,
   return std::nullopt;
 }
 
-void resolve_amp(const AmpOptions& amp,
+void resolve_amp(const optim::AmpOptions& amp,
                  parallel::Layout& layout,
                  Recipe& recipe,
                  std::vector<std::string>& notes,
                  config::Problems& problems,
                  const config::Origins& origins) {
   const std::optional<double> fixed = amp_scale(amp, problems, origins);
-  if (amp.opt_level == AmpLevel::O0) {
+  if (amp.opt_level == optim::AmpLevel::O0) {
     notes.emplace_back("amp.opt_level O0: everything is fp32");
     return;
   }
@@ -65,7 +65,7 @@ void resolve_amp(const AmpOptions& amp,
   notes.push_back(fmt::format(
       "amp.opt_level {}: weights and activations fp16; masters, moments, norms and sums are fp32 "
       "at every level",
-      config::name_of(kAmpLevels, amp.opt_level)));
+      config::name_of(optim::kAmpLevels, amp.opt_level)));
 }
 
 }  // namespace

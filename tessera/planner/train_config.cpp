@@ -17,46 +17,10 @@ constexpr double kMostSequences = 1e9;
 constexpr double kMostMicro = 1e5;
 
 using config::Named;
-constexpr auto kOnNonfinite = std::to_array<Named<optim::OnNonfinite>>(
-    {{optim::OnNonfinite::Stop, "stop"}, {optim::OnNonfinite::Skip, "skip"}});
-constexpr auto kAutocastTypes =
-    std::to_array<Named<DType>>({{DType::BF16, "bfloat16"}, {DType::F16, "float16"}});
-constexpr auto kAccumulationTypes =
-    std::to_array<Named<DType>>({{DType::F32, "fp32"}, {DType::BF16, "bf16"}});
 constexpr auto kReductions = std::to_array<Named<parallel::Reduction>>(
     {{parallel::Reduction::Each, "each"}, {parallel::Reduction::Once, "once"}});
 
 }  // namespace
-
-void TrainerOptions::describe(config::Fields& f) {
-  f.field("max_steps",
-          max_steps,
-          {.text = "Stop after this number of optimizer updates.",
-           .unit = "steps",
-           .min = 1,
-           .max = kMostSteps,
-           .default_text = "follows from trainer.epochs"});
-  f.field("epochs",
-          epochs,
-          {.text = "Stop after this number of passes over the training data, or at max_steps, "
-                   "whichever comes first.",
-           .unit = "epochs",
-           .min = 0,
-           .max = kMostSteps,
-           .above_min = true,
-           .default_text = "1 if max_steps is not given"});
-  f.field("seed",
-          seed,
-          {.text = "Random seed for initial weights, order of samples and dropout.", .min = 0});
-  f.choice("on_nonfinite",
-           on_nonfinite,
-           kOnNonfinite,
-           {.text = "Action on a non-finite loss or gradient: stop the run, or skip the update."});
-  f.field("clip_after_warmup",
-          clip_after_warmup,
-          {.text = "Clip gradients only after the warm-up of the schedule."});
-  f.section("ema", ema, "A moving average of the weights.");
-}
 
 void RunOptions::describe(config::Fields& f) {
   f.field("dir", dir, {.text = "The run folder.", .default_text = "runs/<name of the file>"});
@@ -115,55 +79,6 @@ void RunOptions::describe(config::Fields& f) {
           {.text = "Written to config.json in the run folder: the keys that were derived from the "
                    "number of ranks. Training with that file derives them again.",
            .default_text = "none"});
-}
-
-void Bf16Options::describe(config::Fields& f) {
-  f.field("enabled",
-          enabled,
-          {.text = "Train in bf16: weights and activations are bf16; master weights, moments and "
-                   "gradient accumulation stay fp32."});
-  f.field("bf16_master_weights_and_grads",
-          bf16_master_weights_and_grads,
-          {.text = "Keep no fp32 master weights: updates change the bf16 weights directly, and "
-                   "gradients are accumulated in bf16 unless data_types.grad_accum_dtype is set."});
-  f.field("bf16_optimizer_states",
-          bf16_optimizer_states,
-          {.text = "Store the moments in bf16 as well; requires bf16_master_weights_and_grads."});
-}
-
-void AmpOptions::describe(config::Fields& f) {
-  f.field("enabled",
-          enabled,
-          {.text = "16-bit training as in Apex, with the nearest equivalent of opt_level."});
-  f.choice("opt_level",
-           opt_level,
-           kAmpLevels,
-           {.text = "O0: fp32. O1, O2: fp16 with fp32 master weights. O3: the same with a loss "
-                    "scale of 1."});
-  f.field("loss_scale",
-          loss_scale,
-          {.text = "Static loss scale, or \"dynamic\" for Apex's rule.",
-           .choices = {"\"dynamic\"", "a number above 0"},
-           .default_text = "dynamic; 1 with O3",
-           .type = "string or number"});
-}
-
-void TorchAutocastOptions::describe(config::Fields& f) {
-  f.field("enabled",
-          enabled,
-          {.text = "Equivalent to bf16.enabled or fp16.enabled, depending on dtype: layers choose "
-                   "their dtypes "
-                   "themselves."});
-  f.choice("dtype", dtype, kAutocastTypes, {.text = "Dtype of weights and activations."});
-}
-
-void DataTypesOptions::describe(config::Fields& f) {
-  f.choice("grad_accum_dtype",
-           grad_accum_dtype,
-           kAccumulationTypes,
-           {.text = "Dtype of the gradient accumulation buffer; bf16 is rounded after every "
-                    "accumulation step.",
-            .default_text = "fp32"});
 }
 
 void TrainConfig::describe(config::Fields& f) {

@@ -17,10 +17,10 @@
 #include "tessera/models/adapter.h"
 #include "tessera/models/distillation.h"
 #include "tessera/models/family.h"
-#include "tessera/optim/average.h"
 #include "tessera/optim/loss_scale.h"
 #include "tessera/optim/options.h"
-#include "tessera/optim/rule.h"
+#include "tessera/optim/precision_options.h"
+#include "tessera/optim/trainer_options.h"
 #include "tessera/parallel/disk_options.h"
 #include "tessera/parallel/elastic_batch.h"
 #include "tessera/parallel/options.h"
@@ -33,46 +33,12 @@
 
 namespace tessera::planner {
 
-struct TrainerOptions {
-  std::optional<std::int64_t> max_steps;
-  std::optional<double> epochs;
-  std::int64_t seed = 1234;
-  optim::OnNonfinite on_nonfinite = optim::OnNonfinite::Stop;
-  bool clip_after_warmup = false;
-  optim::AverageOptions ema;
-  void describe(config::Fields& fields);
-};
-struct Bf16Options {
-  bool enabled = false;
-  bool bf16_master_weights_and_grads = false, bf16_optimizer_states = false;
-  void describe(config::Fields& fields);
-};
-/// Apex's names of optimization levels.
-enum class AmpLevel : std::uint8_t { O0, O1, O2, O3 };
-inline constexpr auto kAmpLevels = std::to_array<config::Named<AmpLevel>>(
-    {{AmpLevel::O0, "O0"}, {AmpLevel::O1, "O1"}, {AmpLevel::O2, "O2"}, {AmpLevel::O3, "O3"}});
-struct AmpOptions {
-  bool enabled = false;
-  AmpLevel opt_level = AmpLevel::O1;
-  json::Value loss_scale;  ///< "dynamic" or a number
-  void describe(config::Fields& fields);
-};
-/// PyTorch's autocast, in DeepSpeed's notation.
-struct TorchAutocastOptions {
-  bool enabled = false;
-  DType dtype = DType::BF16;
-  void describe(config::Fields& fields);
-};
 /// Names of the dtypes in which gradients are communicated and accumulated.
 inline constexpr auto kCommunicationTypes = std::to_array<config::Named<DType>>(
     {{DType::F32, "fp32"}, {DType::BF16, "bf16"}, {DType::F16, "fp16"}});
 /// Names of the dtypes in which gradients are communicated; U8 stands for codes (byte_codes.h).
 inline constexpr auto kGradientTypes = std::to_array<config::Named<DType>>(
     {{DType::F32, "fp32"}, {DType::BF16, "bf16"}, {DType::F16, "fp16"}, {DType::U8, "int8"}});
-struct DataTypesOptions {
-  std::optional<DType> grad_accum_dtype;
-  void describe(config::Fields& fields);
-};
 /// The configuration as written, completed with defaults.
 struct TrainConfig {
   models::ModelOptions model;
@@ -89,10 +55,10 @@ struct TrainConfig {
   double gradient_clipping = 0.0;
   double gradient_clip_value = 0.0;
   optim::Fp16Options fp16;
-  Bf16Options bf16;
-  AmpOptions amp;
-  TorchAutocastOptions torch_autocast;
-  DataTypesOptions data_types;
+  optim::Bf16Options bf16;
+  optim::AmpOptions amp;
+  optim::TorchAutocastOptions torch_autocast;
+  optim::DataTypesOptions data_types;
   parallel::ZeroOptions zero_optimization;
   parallel::DiskOptions aio;
   parallel::ParallelOptions parallel;
@@ -105,7 +71,7 @@ struct TrainConfig {
                                                                       : communication_data_type;
   }
   bool sparse_gradients = false;
-  TrainerOptions trainer;
+  optim::TrainerOptions trainer;
   tasks::EvalOptions eval;
   checkpoint::Options checkpoint;
   RunOptions run;

@@ -50,11 +50,11 @@ void check_grid(const parallel::TensorOptions& tensor,
     (size < tensor.size ? below : above) = size;
   }
   add("parallel.tensor.size",
-      fmt::format("{} ranks are no {}",
+      fmt::format("{} ranks are not {}",
                   tensor.size,
-                  mode == parallel::TensorLayout::TwoD ? "square"
+                  mode == parallel::TensorLayout::TwoD ? "a square"
                   : mode == parallel::TensorLayout::ThreeD
-                      ? "cube"
+                      ? "a cube"
                       : fmt::format("{} squares of one size", depth)),
       below > 0 ? fmt::format("set it to {} or {}", below, above)
                 : fmt::format("set it to {}", above));
@@ -482,7 +482,7 @@ void check_pipeline(const TrainConfig& config,
         origins.place("parallel.pipeline.schedule"),
         "parallel.pipeline.schedule",
         fmt::format("the schedule {} takes micro-batches in rounds of as many as there are stages, "
-                    "and {} are no multiple of {}",
+                    "and {} are not a multiple of {}",
                     options.schedule,
                     micros,
                     options.size),

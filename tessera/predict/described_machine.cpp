@@ -349,7 +349,7 @@ Network find_network(const std::string& name) {
     in.end();
     return out;
   }
-  // "400G": so many gigabits per second for each rank, of which nine tenths carry data.
+  // "400G": this number of gigabits per second for each rank, of which nine tenths carry data.
   if (name.size() > 1 && (name.back() == 'G' || name.back() == 'g')) {
     char* end = nullptr;
     const double gigabits = std::strtod(name.c_str(), &end);

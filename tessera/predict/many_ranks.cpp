@@ -52,7 +52,7 @@ planner::Plan plan_of_many(const json::Value& source, int ranks, const std::stri
   if (batch) {
     TESSERA_REQUIRE(*batch % data == 0,
                     Config,
-                    fmt::format("{} {} is no multiple of the {} data-parallel ranks of {} ranks",
+                    fmt::format("{} {} is not a multiple of the {} data-parallel ranks of {} ranks",
                                 kGlobal,
                                 *batch,
                                 data,

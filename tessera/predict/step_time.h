@@ -83,8 +83,8 @@ class WorkCache {
 /// run on meta tensors, and those of seconds() and transfer(). Cost: about 3 ms for each kind of
 /// block and layout, and the simulation of the step; nothing is run or started.
 StepTime predict_step(const planner::Plan& plan, const DescribedMachine& machine);
-/// `tells_messages`: messages between stages are told apart from the bubble, which takes a second
-/// simulation.
+/// `tells_messages`: messages between stages are distinguished from the bubble, which takes a
+/// second simulation.
 StepTime predict_step(const planner::Plan& plan,
                       const DescribedMachine& machine,
                       WorkCache& cache,

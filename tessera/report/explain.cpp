@@ -419,7 +419,7 @@ std::string as_text(const Explanation& explanation) {
     (!key.refused.empty() ? refused : key.given ? given : others).push_back(key);
   std::string out = explanation.ranks_text + "\n";
   out += titled("train would refuse", refused);
-  out += list("train needs to be told", explanation.needed);
+  out += list("train needs these values", explanation.needed);
   out += titled("set", given);
   out += titled("accepted, without a meaning here", explanation.accepted);
   out += titled("not set", others);

@@ -16,7 +16,7 @@ struct RunStatus {
   /// status.json.
   std::string state;
   std::optional<std::int64_t> exit_code;  ///< absent while the run is running, and if it was killed
-  /// Why the run failed, or what its end has to tell; may be empty.
+  /// Why the run failed, or a message at its end; may be empty.
   std::string message;
   /// The command that continues a run that was stopped or killed; otherwise empty.
   std::string go_on;

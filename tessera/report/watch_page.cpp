@@ -110,7 +110,7 @@ function axisOf(run, split) {
     return hours(known[low]);
   });
 }
-// An exponential mean that forgets its beginning, and passes over what is no number.
+// An exponential mean that forgets its beginning, and passes over what is not a number.
 function smoothed(values, weight) {
   let sum = 0, total = 0;
   return values.map(value => {
@@ -263,7 +263,7 @@ function bytes(value) {
   return (unit === 0 ? value : value.toPrecision(3)) + ' ' + units[unit];
 }
 const percent = share => typeof share === 'number' ? (100 * share).toFixed(1) + ' %' : '';
-// A bar of colored parts; `whole` is its full width. The numbers stand beside it, for those who cannot see it.
+// A bar of colored parts; `whole` is its full width. The same numbers follow as text, for readers who cannot see it.
 function stack(parts, whole) {
   const out = element('div', null, {class: 'stack', 'aria-hidden': 'true'});
   for (const [name, value, color] of parts) {

@@ -15,12 +15,12 @@
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/values.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 AheadWriter::AheadWriter(const planner::Plan& plan,
                          const tasks::Rl& task,
                          comm::World& world,
-                         TrainState& policy,
+                         engine::TrainState& policy,
                          const tasks::Prompts& prompts,
                          Generators* generators)
     : RolloutWriter(plan, task, world, policy.executor(), prompts),
@@ -118,7 +118,7 @@ void AheadWriter::collect() {
   for (Completion& one : made.completions)
     one.lag = next_.lag;
   std::vector<double> times = {made.waited_s, made.worked_s};
-  share_with_all(world_, times, "how long ranks waited");
+  engine::share_with_all(world_, times, "how long ranks waited");
   waited_s_ += now_s() - begin;
   generators_waited_ = times[0] / (times[0] + times[1]);
   turn();
@@ -135,7 +135,7 @@ void AheadWriter::collect() {
   turn();
 }
 
-void AheadWriter::add_overlap(Metrics& metrics, std::int64_t update) const {
+void AheadWriter::add_overlap(engine::Metrics& metrics, std::int64_t update) const {
   if (options_.overlap == 0) return;
   metrics.push_back({"staleness", static_cast<double>(lag() + update), 1.0});
   if (generators_ == nullptr) return;  // the ledger is learned again
@@ -143,4 +143,4 @@ void AheadWriter::add_overlap(Metrics& metrics, std::int64_t update) const {
   metrics.push_back({"generators_waited", generators_waited_, 1.0});
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

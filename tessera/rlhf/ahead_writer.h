@@ -20,7 +20,7 @@ namespace tessera::planner {
 class Plan;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// The policy of a rollout is that of the update which the rollout before began with, except that
 /// the first one is written by the policy that learns from it. When a checkpoint is saved, the
@@ -31,7 +31,7 @@ class AheadWriter : protected RolloutWriter {
   AheadWriter(const planner::Plan& plan,
               const tasks::Rl& task,
               comm::World& world,
-              TrainState& policy,
+              engine::TrainState& policy,
               const tasks::Prompts& prompts,
               Generators* generators);
 
@@ -54,17 +54,17 @@ class AheadWriter : protected RolloutWriter {
   /// Returns the number of updates between the policy that wrote the rollout and the one that began
   /// to learn from it.
   [[nodiscard]] std::int64_t lag() const { return completions_.front().lag; }
-  /// Returns whether updates tell the ratios of the policy to the one that wrote the rollout, whose
-  /// log-probabilities do not come back from a device.
+  /// Returns whether updates report the ratios of the policy to the one that wrote the rollout,
+  /// whose log-probabilities do not come back from a device.
   [[nodiscard]] bool tells_ratios() const {
     return lag() > 0 && world_.transport().device() == Device();
   }
   /// With rl.overlap, adds what update number `update` of the rollout shows of it: "staleness", the
   /// number of updates since the policy that wrote it, and the shares of time that both sides
   /// waited before this rollout, "learners_waited" and "generators_waited".
-  void add_overlap(Metrics& metrics, std::int64_t update) const;
+  void add_overlap(engine::Metrics& metrics, std::int64_t update) const;
 
-  TrainState& policy_;
+  engine::TrainState& policy_;
 
  private:
   [[nodiscard]] Place place_after(const data::GlobalBatch& batch) const;
@@ -79,7 +79,7 @@ class AheadWriter : protected RolloutWriter {
   std::optional<KeptRollout> kept_ahead_;
   struct {
     std::int64_t version = -1, lag = 0;
-    StepTokens drawn;
+    engine::StepTokens drawn;
     std::vector<Completion> completions;  ///< empty while it is under way
   } next_;
   double obtained_at_ = 0.0;  ///< time when the last rollout was obtained
@@ -87,4 +87,4 @@ class AheadWriter : protected RolloutWriter {
   double learners_waited_ = 0.0, generators_waited_ = 0.0;
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -8,7 +8,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 constexpr double kNearlyAll = 0.9, kMost = 0.5;
@@ -47,9 +47,9 @@ FirstRollouts::FirstRollouts(const json::Value& state) {
   truncated_ = truncated->as_double();
 }
 
-void FirstRollouts::add(const Metrics& metrics) {
-  const Metric *length = find_metric(metrics, "length"),
-               *truncated = find_metric(metrics, "truncated");
+void FirstRollouts::add(const engine::Metrics& metrics) {
+  const engine::Metric *length = engine::find_metric(metrics, "length"),
+                       *truncated = engine::find_metric(metrics, "truncated");
   if (complete() || length == nullptr || truncated == nullptr) return;
   ++rollouts_;
   length_ += length->mean;
@@ -62,12 +62,12 @@ json::Value FirstRollouts::state() const {
                               {"truncated", json::Value::number(truncated_)}});
 }
 
-std::vector<Alarm> alarms_of(const Metrics& metrics,
+std::vector<Alarm> alarms_of(const engine::Metrics& metrics,
                              std::span<const std::string> texts,
                              const FirstRollouts& first) {
   std::vector<Alarm> out;
   const auto value_of = [&](const char* name, double absent) {
-    const Metric* const found = find_metric(metrics, name);
+    const engine::Metric* const found = engine::find_metric(metrics, name);
     return found == nullptr ? absent : found->mean;
   };
   const auto raise = [&](const char* name, const std::string& what, std::string fix) {
@@ -114,7 +114,7 @@ std::vector<Alarm> alarms_of(const Metrics& metrics,
                       value_of("kl_reference", 0.0)),
           "raise rl.kl.coefficient, or lower optimizer.lr");
   }
-  if (const Metric* const length = find_metric(metrics, "length");
+  if (const engine::Metric* const length = engine::find_metric(metrics, "length");
       length != nullptr && first.complete()) {
     const bool longer = length->mean >= kTimesLength * first.length();
     const bool shorter = kTimesLength * length->mean <= first.length() && first.truncated() < kMost;
@@ -134,4 +134,4 @@ std::vector<Alarm> alarms_of(const Metrics& metrics,
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -10,7 +10,7 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/loss_terms.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// An alarm has an effect when it has held for this number of rollouts in a row.
 inline constexpr int kRolloutsOfAlarm = 10;
@@ -23,7 +23,7 @@ class FirstRollouts {
   /// `state`: of state(). Throws Error{Format}.
   explicit FirstRollouts(const json::Value& state);
   /// Counts a rollout, unless there are enough already. `metrics`: report_of().
-  void add(const Metrics& metrics);
+  void add(const engine::Metrics& metrics);
   [[nodiscard]] bool complete() const { return rollouts_ >= kRolloutsOfAlarm; }
   [[nodiscard]] double length() const { return length_ / static_cast<double>(rollouts_); }
   [[nodiscard]] double truncated() const { return truncated_ / static_cast<double>(rollouts_); }
@@ -46,8 +46,8 @@ struct Alarm {
 /// "length": completions have become four times as long or short as those of the first rollouts. A
 /// policy that begins with truncated completions and learns to end them raises none.
 /// `metrics`: report_of(); `texts`: those of the completions; `first`: incomplete if unknown.
-std::vector<Alarm> alarms_of(const Metrics& metrics,
+std::vector<Alarm> alarms_of(const engine::Metrics& metrics,
                              std::span<const std::string> texts,
                              const FirstRollouts& first = {});
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -20,7 +20,7 @@
 #include "tessera/rlhf/replay.h"
 #include "tessera/tasks/rl/rl.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 namespace fs = std::filesystem;
@@ -51,7 +51,7 @@ void require_same(const planner::Plan& run,
 void copy_metrics(const fs::path& run, const fs::path& out, std::int64_t step) {
   if (!fs::exists(run / "metrics.jsonl")) return;
   fs::copy_file(run / "metrics.jsonl", out / "metrics.jsonl");
-  drop_later_lines(out / "metrics.jsonl", step);
+  engine::drop_later_lines(out / "metrics.jsonl", step);
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ void write_branch(const planner::PlanWithData& plan,
                   std::int64_t step,
                   const fs::path& out,
                   const std::vector<std::string>& changes) {
-  Engine engine(plan, world, data);
+  engine::Engine engine(plan, world, data);
   begin_replay(engine, run, step + 1);
   while (engine.step() < step)
     engine.train_step();
@@ -119,4 +119,4 @@ void write_branch(const planner::PlanWithData& plan,
   world.barrier(TESSERA_HERE("end of a branch"));
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

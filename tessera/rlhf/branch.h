@@ -12,7 +12,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/planner/plan.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 struct BranchPlans {
   planner::Plan run;  ///< of the existing run, whose updates are repeated; its checkpoints name the
@@ -40,4 +40,4 @@ void write_branch(const planner::PlanWithData& plan,
                   const std::filesystem::path& out,
                   const std::vector<std::string>& changes);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

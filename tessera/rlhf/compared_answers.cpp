@@ -16,11 +16,11 @@
 #include "tessera/rlhf/completions.h"
 #include "tessera/rlhf/reward_values.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 std::vector<double> scores_of_answers(const std::string& from,
-                                      OpenModel& model,
+                                      engine::OpenModel& model,
                                       const std::vector<std::vector<std::int32_t>>& prompts,
                                       const std::vector<std::vector<std::int32_t>>& answers) {
   std::vector<RowOf> rows;
@@ -31,7 +31,7 @@ std::vector<double> scores_of_answers(const std::string& from,
   }
   const auto length = static_cast<std::int64_t>(longest);
   const auto scorer = find_scorer(from, *model.tokenizer, length);
-  load_model(*scorer, *model.world);
+  engine::load_model(*scorer, *model.world);
   constexpr std::int64_t kAtOnce = 4;
   return scores_of(
       *scorer, *model.world, rows_of(rows, length, model.tokenizer->padding()), kAtOnce);
@@ -58,20 +58,20 @@ std::string html_text(const std::string& text) {
 Answers answers_of(const std::string& path,
                    const std::vector<std::string>& prompts,
                    const AnswerOptions& options) {
-  const std::unique_ptr<OpenModel> model = find_model(path);
-  check_memory(*model, 1, launch::available_memory());
-  load_model(*model);
-  Generator generator(*model->executor, *model->tokenizer, model->shape);
-  GenerateOptions how;
+  const std::unique_ptr<engine::OpenModel> model = engine::find_model(path);
+  engine::check_memory(*model, 1, launch::available_memory());
+  engine::load_model(*model);
+  engine::Generator generator(*model->executor, *model->tokenizer, model->shape);
+  engine::GenerateOptions how;
   how.max_new_tokens = options.max_new_tokens;
   how.sampler = {.temperature = options.temperature};
   how.seed = options.seed;
-  how.ends = generation_config_of(*model).ends;
+  how.ends = engine::generation_config_of(*model).ends;
   Answers out;
   std::vector<std::vector<std::int32_t>> asked, answered;
   for (const std::string& prompt : prompts) {
     asked.push_back(generator.encode(prompt));
-    Generated made = generator.run_ids(asked.back(), how, {});
+    engine::Generated made = generator.run_ids(asked.back(), how, {});
     out.texts.push_back(text::replace_invalid_utf8(made.text));
     // The end is a token of the answer: a reward model was trained with it.
     if (made.ended || made.tokens.empty()) made.tokens.push_back(model->tokenizer->end_of_text());
@@ -105,4 +105,4 @@ std::string comparison_page(const std::array<std::string, 2>& models,
   return out + "</table>\n";
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

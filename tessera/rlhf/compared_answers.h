@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// One model's answers.
 struct Answers {
@@ -33,4 +33,4 @@ std::string comparison_page(const std::array<std::string, 2>& models,
                             const std::vector<std::string>& prompts,
                             const std::array<Answers, 2>& answers);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

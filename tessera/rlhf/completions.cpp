@@ -12,7 +12,7 @@
 #include "tessera/engine/shared_values.h"
 #include "tessera/nn/step_context.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 // Length, end, entropy, prompt, round, halves of the seed, lag; then ids and log-probabilities.
@@ -147,8 +147,8 @@ at::Tensor output_of_rows(parallel::Executor& executor,
   };
   for (std::int64_t first = 0; first < size; first += micro_batch * group.size())
     compute(first + micro_batch * group.index);
-  share_values(world, values, "what a model says of completions");
+  engine::share_values(world, values, "what a model says of completions");
   return at::tensor(values, at::kDouble).view({size, T});
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -17,7 +17,7 @@
 #include "tessera/parallel/executor.h"
 
 // Legend: B completions, T tokens of a prompt with its completion.
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// A completion that a policy wrote.
 struct Completion {
@@ -106,4 +106,4 @@ at::Tensor output_of_rows(parallel::Executor& executor,
                           std::int64_t micro_batch,
                           const char* name);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -27,7 +27,7 @@
 #include "tessera/rlhf/layouts.h"
 #include "tessera/text/tokenizer.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 const std::string kPrefix = "critic.";
@@ -208,7 +208,8 @@ Critic::Critic(const planner::PlanWithData& plan,
       base_fingerprint_(plan.model().base_fingerprint),
       lends_(how.shares_trunk() ? *plan.model().options->from : "") {
   if (ranks_->is_here())
-    state_ = std::make_unique<TrainState>(train_state_options(plan), ranks_->world());
+    state_ =
+        std::make_unique<engine::TrainState>(engine::train_state_options(plan), ranks_->world());
 }
 
 void Critic::initialize_weights() {
@@ -243,7 +244,7 @@ void Critic::expect(at::Tensor values_BT, at::Tensor returns_BT) {
 void Critic::learn(const Rows& rows,
                    const at::Tensor& labels_BT,
                    std::int64_t first,
-                   Metrics& metrics) {
+                   engine::Metrics& metrics) {
   // Loss and norm of the gradient.
   std::vector<double> made = {0.0, 0.0};
   if (state_ != nullptr) made = update(rows, labels_BT, first);
@@ -259,7 +260,7 @@ std::vector<double> Critic::update(const Rows& rows,
   const comm::Group& group = ranks_->world().group(mesh::AxisSet::dp());
   const std::int64_t each = micro_batch_ * group.size();
   const int micros = state_->round_micros(static_cast<int>((global_batch_ + each - 1) / each));
-  const StepResult result = state_->step(micros, [&](int micro) {
+  const engine::StepResult result = state_->step(micros, [&](int micro) {
     all_.show_life();  // a rank that has the critic alone posts nothing meanwhile
     const std::int64_t begin =
         std::min(global_batch_,
@@ -326,4 +327,4 @@ void Critic::load(const checkpoint::Checkpoint& checkpoint) {
                                       std::make_shared<Part>(checkpoint)));
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

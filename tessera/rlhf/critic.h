@@ -22,10 +22,10 @@
 #include "tessera/tasks/rl/options.h"
 
 // Legend: B completions with their prompts, T tokens.
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Returns the plan of a critic: the policy's with another model, and the layout, the ranks and the
-/// adapter of rl.models.critic; beside a policy in fp16 it is in fp32. If it shares a reward
+/// adapter of rl.models.critic; if the policy is in fp16, it is in fp32. If it shares a reward
 /// model's trunk and has no adapter, everything before the objective is frozen. Throws as
 /// models::open_model_source() and ranks_of(), Error{Config} for a wrong adapter, and
 /// Error{Unsupported} for a trunk that cannot be shared.
@@ -52,7 +52,10 @@ class Critic {
   void expect(at::Tensor values_BT, at::Tensor returns_BT);
   /// Makes one update on the rows from `first` on, as many as in the policy's batch; `labels_BT`
   /// marks the tokens that count. Adds "critic_loss" and "critic_gnorm".
-  void learn(const Rows& rows, const at::Tensor& labels_BT, std::int64_t first, Metrics& metrics);
+  void learn(const Rows& rows,
+             const at::Tensor& labels_BT,
+             std::int64_t first,
+             engine::Metrics& metrics);
   /// Returns its part of a checkpoint, under names that begin with "critic.", valid until
   /// release_pieces().
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces();
@@ -60,7 +63,7 @@ class Critic {
   /// Adds to the state of rl in a checkpoint's metadata which base the pieces belong to, if they
   /// contain no frozen weights. Not collective.
   void describe(json::Value& state) const;
-  /// Throws Error{Config} if the checkpoint was written beside another base.
+  /// Throws Error{Config} if the checkpoint was written with another base.
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:
@@ -75,10 +78,10 @@ class Critic {
   comm::World& all_;  ///< the ranks that learn
   std::shared_ptr<const ModelWorld> ranks_;
   std::int64_t global_batch_, micro_batch_;
-  std::string base_fingerprint_;       ///< of the frozen weights that are not saved; empty: all are
-  std::string lends_;                  ///< the reward model that shares the weights; empty: none
-  std::unique_ptr<TrainState> state_;  ///< nullptr on ranks without the critic
+  std::string base_fingerprint_;  ///< of the frozen weights that are not saved; empty: all are
+  std::string lends_;             ///< the reward model that shares the weights; empty: none
+  std::unique_ptr<engine::TrainState> state_;  ///< nullptr on ranks without the critic
   at::Tensor values_BT_, returns_BT_;
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

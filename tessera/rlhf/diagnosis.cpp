@@ -21,7 +21,7 @@
 #include "tessera/rlhf/end_check.h"
 #include "tessera/rlhf/reward_check.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 namespace fs = std::filesystem;
@@ -34,21 +34,22 @@ struct Recorded {
 std::vector<Recorded> recorded_terms(const fs::path& run) {
   std::vector<Recorded> out;
   if (!fs::exists(run / "metrics.jsonl")) return out;
-  for_each_metric(files::read(run / "metrics.jsonl"),
-                  [&](const std::string& /*line*/, const json::Value& line) {
-                    const json::Value* const terms = line.find("terms");
-                    if (terms == nullptr || !terms->is_object()) return;
-                    Recorded one{.step = line.find("step")->as_integer().value_or(0), .terms = {}};
-                    for (const auto& [name, value] : terms->members()) {
-                      if (value.is_number()) one.terms[name] = value.as_double();
-                    }
-                    out.push_back(std::move(one));
-                  });
+  engine::for_each_metric(files::read(run / "metrics.jsonl"),
+                          [&](const std::string& /*line*/, const json::Value& line) {
+                            const json::Value* const terms = line.find("terms");
+                            if (terms == nullptr || !terms->is_object()) return;
+                            Recorded one{.step = line.find("step")->as_integer().value_or(0),
+                                         .terms = {}};
+                            for (const auto& [name, value] : terms->members()) {
+                              if (value.is_number()) one.terms[name] = value.as_double();
+                            }
+                            out.push_back(std::move(one));
+                          });
   return out;
 }
 
 /// Returns the means of every term over the last `count` steps that have it.
-Metrics last_means(const std::vector<Recorded>& steps, std::size_t count) {
+engine::Metrics last_means(const std::vector<Recorded>& steps, std::size_t count) {
   std::map<std::string, std::pair<double, double>> sums;
   for (std::size_t i = steps.size() - std::min(count, steps.size()); i < steps.size(); ++i) {
     for (const auto& [name, value] : steps[i].terms) {
@@ -56,7 +57,7 @@ Metrics last_means(const std::vector<Recorded>& steps, std::size_t count) {
       sums[name].second += 1.0;
     }
   }
-  Metrics out;
+  engine::Metrics out;
   for (const auto& [name, sum] : sums)
     out.push_back({name, sum.first / sum.second, sum.second});
   return out;
@@ -65,7 +66,7 @@ Metrics last_means(const std::vector<Recorded>& steps, std::size_t count) {
 FirstRollouts first_of(const std::vector<Recorded>& steps) {
   FirstRollouts out;
   for (const Recorded& one : steps) {
-    Metrics metrics;
+    engine::Metrics metrics;
     for (const auto& [name, value] : one.terms)
       metrics.push_back({name, value});
     out.add(metrics);
@@ -179,4 +180,4 @@ std::vector<std::string> diagnosis_of(const fs::path& run) {
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

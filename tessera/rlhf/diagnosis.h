@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Returns sentences about the run: the course of the reward, the alarms of its last ten recorded
 /// steps with what to do about each, the times that it went back, and the tests of its reward
@@ -15,4 +15,4 @@ namespace tessera::engine::rl {
 /// Throws Error{Format} for invalid ones, and Error{Io}.
 std::vector<std::string> diagnosis_of(const std::filesystem::path& run);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

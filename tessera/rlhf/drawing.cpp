@@ -16,7 +16,7 @@
 #include "tessera/nn/step_context.h"
 #include "tessera/rlhf/completions.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 class Drawing {
@@ -109,7 +109,7 @@ class Drawing {
       prompt.sequence = tables_.begin(std::ssize(prompt.ids));
       sequences.push_back(prompt.sequence);
     }
-    nn::Batch batch = prompt_batch(ids, ids.front().size());
+    nn::Batch batch = engine::prompt_batch(ids, ids.front().size());
     tables_.describe(sequences, batch);
     context_.set_mode(nn::Mode::Prefill);
     context_.position = 0;
@@ -156,7 +156,7 @@ class Drawing {
       sequences.push_back(row.sequence);
       tables_.make_room(row.sequence, positions.back());
     }
-    nn::Batch batch = prompt_batch(tokens, 1);
+    nn::Batch batch = engine::prompt_batch(tokens, 1);
     tables_.describe(sequences, batch);
     batch.set(nn::kTextPosition, at::tensor(positions, at::kLong));
     context_.set_mode(nn::Mode::Decode);
@@ -212,4 +212,4 @@ std::vector<Completion> draw_together(parallel::Executor& executor,
   return Drawing(executor, world, draws, options, others).run();
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

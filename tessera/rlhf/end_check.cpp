@@ -9,7 +9,7 @@
 
 #include "tessera/base/text.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 constexpr std::int64_t kMostRows = 16;
@@ -103,10 +103,10 @@ std::optional<EndCheck> check_end(
   return out;
 }
 
-std::optional<std::string> complaint_of_first_rollout(const Metrics& metrics,
+std::optional<std::string> complaint_of_first_rollout(const engine::Metrics& metrics,
                                                       const std::vector<std::int32_t>& ends,
                                                       const text::Tokenizer& tokenizer) {
-  const Metric* const truncated = find_metric(metrics, "truncated");
+  const engine::Metric* const truncated = engine::find_metric(metrics, "truncated");
   if (truncated == nullptr || truncated->mean < kNearlyAll) return std::nullopt;
   return fmt::format(
       "{:.0f} % of the completions of the first rollout reach rl.max_new_tokens without the end "
@@ -116,4 +116,4 @@ std::optional<std::string> complaint_of_first_rollout(const Metrics& metrics,
       kUntrainedEnd);
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

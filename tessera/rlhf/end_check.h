@@ -17,7 +17,7 @@
 #include "tessera/text/tokenizer.h"
 
 // Legend: B answers, T tokens of a prompt with its answer.
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// The name of the warning about a policy that does not end its answers.
 inline constexpr const char* kUntrainedEnd = "untrained_end";
@@ -31,7 +31,7 @@ struct EndCheck {
   [[nodiscard]] std::optional<std::string> complaint() const;
 };
 json::Value to_json(const EndCheck& check);
-/// Returns the text that tells the user what to do about the warning.
+/// Returns the text that says what the user can do about the warning.
 std::string untrained_end_fix();
 
 /// Puts each end token behind the answers of the first records that have one ("answer",
@@ -46,8 +46,8 @@ std::optional<EndCheck> check_end(
 
 /// Returns a sentence if nearly all completions of the first rollout were truncated. `metrics`:
 /// report_of(); `ends`: the tokens that end a completion.
-std::optional<std::string> complaint_of_first_rollout(const Metrics& metrics,
+std::optional<std::string> complaint_of_first_rollout(const engine::Metrics& metrics,
                                                       const std::vector<std::int32_t>& ends,
                                                       const text::Tokenizer& tokenizer);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -15,7 +15,7 @@
 #include "tessera/losses/log_probabilities.h"
 #include "tessera/losses/ppo.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 using tasks::RlOptions;
@@ -284,4 +284,4 @@ const Registry<AdvantageEstimator>& advantage_estimators() {
   return registry;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -15,7 +15,7 @@
 
 // Legend: B completions, of which `samples` consecutive ones answer the same prompt, T columns, F
 // rewards. Nothing here has a gradient.
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 struct Scored {
   at::Tensor rewards_BF, weights_F;  ///< fp64; NaN if a function gives no reward
@@ -49,4 +49,4 @@ at::Tensor total_rewards(const Scored& scored, const tasks::RlOptions& options);
 /// Returns estimates of the divergence from the reference at the tokens of the mask, 0 elsewhere.
 at::Tensor divergence(const Scored& scored, const tasks::RlOptions& options);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

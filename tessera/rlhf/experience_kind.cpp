@@ -17,7 +17,7 @@
 #include "tessera/rlhf/rollouts.h"
 #include "tessera/tasks/rl/rl.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 /// Returns how the completions of a rollout are made and learned.
@@ -36,13 +36,14 @@ std::string rollout_formula(const tasks::RlOptions& options) {
   return out;
 }
 
-class RolloutExperience final : public ExperienceKind {
+class RolloutExperience final : public engine::ExperienceKind {
  public:
-  [[nodiscard]] std::unique_ptr<Experience> make(const planner::PlanWithData& plan,
-                                                 comm::World& world,
-                                                 TrainState& policy,
-                                                 const data::Dataset& train,
-                                                 ExtraRanks* extra_ranks) const override {
+  [[nodiscard]] std::unique_ptr<engine::Experience> make(
+      const planner::PlanWithData& plan,
+      comm::World& world,
+      engine::TrainState& policy,
+      const data::Dataset& train,
+      engine::ExtraRanks* extra_ranks) const override {
     auto* const generators = dynamic_cast<Generators*>(extra_ranks);
     TESSERA_ASSERT(extra_ranks == nullptr || generators != nullptr);
     return make_rollouts(plan, world, policy, train, generators);
@@ -56,7 +57,7 @@ class RolloutExperience final : public ExperienceKind {
                   comm::World& job,
                   const data::Dataset& train_data,
                   const Train& train) const override {
-    return rl::run_divided(plan, job, train_data, train);
+    return rlhf::run_divided(plan, job, train_data, train);
   }
   [[nodiscard]] std::vector<std::string> formula(const tasks::Task& task) const override {
     const tasks::Rl* const rl = tasks::as_rl(&task);
@@ -74,4 +75,4 @@ class RolloutExperience final : public ExperienceKind {
 TESSERA_EXPERIENCE("rollouts", RolloutExperience);
 
 }  // namespace
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

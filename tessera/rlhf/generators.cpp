@@ -20,7 +20,7 @@
 #include "tessera/tasks/rl/rl.h"
 #include "tessera/tensor/span.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 /// Positions in the link.
@@ -28,7 +28,7 @@ constexpr int kLearner = 0, kWriter = 1;
 /// Numbers of the parts of a job.
 constexpr int kLearners = 1, kGenerators = 2, kLink = 3;
 
-/// Positions of the fields of an Order, which tells the ranks that write what to do next.
+/// Positions of the fields of an Order, which says what the ranks that write do next.
 enum : std::size_t {
   kEnd,      ///< 1: the ranks return; 0: they write a rollout
   kCode,     ///< the code that they return at the end
@@ -131,7 +131,7 @@ JobParts divide_job(const planner::Plan& plan, comm::World& job) {
 Generators::Generators(comm::World* link, const tasks::RlOptions& options, std::int64_t rollout)
     : link_(link), longest_(options.max_new_tokens), rollout_(rollout) {}
 
-void Generators::order(const Place& place, std::int64_t roll_backs, TrainState& policy) {
+void Generators::order(const Place& place, std::int64_t roll_backs, engine::TrainState& policy) {
   TESSERA_ASSERT(!under_way_);
   const double weights = sent_ < 0 ? kAll : sent_ < policy.steps() ? kTrained : kNone;
   if (link_ != nullptr) {
@@ -200,7 +200,7 @@ int write_rollouts(const planner::Plan& plan,
 int run_divided(const planner::Plan& plan,
                 comm::World& job,
                 const data::Dataset& data,
-                const ExperienceKind::Train& train) {
+                const engine::ExperienceKind::Train& train) {
   const JobParts parts = divide_job(plan, job);
   int code = 0;
   if (parts.generators != nullptr) {
@@ -217,4 +217,4 @@ int run_divided(const planner::Plan& plan,
   return code;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -18,7 +18,7 @@ namespace tessera::planner {
 class Plan;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// The parts of a job, as worlds of their own. The first ranks learn, the last ones write.
 struct JobParts {
@@ -33,7 +33,7 @@ JobParts divide_job(const planner::Plan& plan, comm::World& job);
 
 /// The ranks that write, as those that learn see them. At most one rollout is under way. All
 /// methods are collective over the ranks that learn; used only on the rank's own thread.
-class Generators final : public ExtraRanks {
+class Generators final : public engine::ExtraRanks {
  public:
   /// `link`: that of divide_job(), which must outlive this; `options`, `rollout`: the task's
   /// options, and the number of completions of a rollout.
@@ -43,7 +43,7 @@ class Generators final : public ExtraRanks {
   /// unless they have them: all at first, later those that are trained. `roll_backs`: see
   /// RolloutWriter. Memory: in ZeRO stage 3, one block's weights; if ranks share layers, one
   /// parameter's. Cost: a copy of the weights by each rank that writes, which must be idle.
-  void order(const Place& place, std::int64_t roll_backs, TrainState& policy);
+  void order(const Place& place, std::int64_t roll_backs, engine::TrainState& policy);
   [[nodiscard]] bool under_way() const { return under_way_; }
 
   struct Rollout {
@@ -81,6 +81,6 @@ int write_rollouts(const planner::Plan& plan,
 int run_divided(const planner::Plan& plan,
                 comm::World& job,
                 const data::Dataset& data,
-                const ExperienceKind::Train& train);
+                const engine::ExperienceKind::Train& train);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -16,7 +16,7 @@
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/validate.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 namespace {
 
@@ -85,8 +85,8 @@ ReadLayout layout_of(const tasks::RlModel& model,
                      std::string_view key,
                      const planner::Plan& policy) {
   const bool bf16 = model.dtype ? *model.dtype == "bf16" : policy.layout().working == DType::BF16;
-  return {.as = bf16 ? ReadAs::BF16 : ReadAs::F32,
-          .copies = model.zero_stage == 0 ? Copies::Each : Copies::One,
+  return {.as = bf16 ? engine::ReadAs::BF16 : engine::ReadAs::F32,
+          .copies = model.zero_stage == 0 ? engine::Copies::Each : engine::Copies::One,
           .ranks = ranks_of(model, key, policy)};
 }
 
@@ -94,7 +94,8 @@ std::string text_of(const ReadLayout& layout, const planner::Plan& policy) {
   const ModelRanks ranks = ranks_of(layout, policy);
   std::string out(name(layout.as));
   if (ranks.count > ranks.tensor)
-    out += layout.copies == Copies::One ? ", sharded" : ", whole on each data-parallel rank";
+    out +=
+        layout.copies == engine::Copies::One ? ", sharded" : ", whole on each data-parallel rank";
   return out + text_of(layout.ranks, policy);
 }
 
@@ -120,8 +121,8 @@ std::int64_t bytes_of(const models::Resolved& model,
                       const planner::Plan& policy) {
   const Elements elements = elements_of(nn::parameters_of(model.model));
   const ModelRanks ranks = ranks_of(layout, policy);
-  const std::int64_t width = layout.as == ReadAs::BF16 ? 2 : 4, sharers = ranks.tensor;
-  const bool whole = layout.copies == Copies::Each || ranks.count == ranks.tensor;
+  const std::int64_t width = layout.as == engine::ReadAs::BF16 ? 2 : 4, sharers = ranks.tensor;
+  const bool whole = layout.copies == engine::Copies::Each || ranks.count == ranks.tensor;
   const std::int64_t on_each =
       whole ? elements.all / sharers : elements.all / ranks.count + 2 * elements.largest / sharers;
   return on_each * width;
@@ -169,4 +170,4 @@ parallel::Layout layout_of_trained(const tasks::RlModel& model,
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layouts of the models beside a policy: rl.models.
+// The layouts of the models other than the policy: rl.models.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace tessera::parallel {
 struct Layout;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// The layout of a model that is only read.
 struct ReadLayout {
-  ReadAs as = ReadAs::F32;
-  Copies copies = Copies::One;
+  engine::ReadAs as = engine::ReadAs::F32;
+  engine::Copies copies = engine::Copies::One;
   std::optional<ModelRanks> ranks;  ///< nothing: the policy's groups of ranks
 };
 /// Returns whether the policy has the ranks of a model with groups of its own, and they divide.
@@ -61,4 +61,4 @@ parallel::Layout layout_of_trained(const tasks::RlModel& model,
                                    parallel::Layout policy,
                                    std::int64_t global_batch);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

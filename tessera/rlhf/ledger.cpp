@@ -20,7 +20,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 constexpr const char* kCompletion = "completion";
@@ -58,7 +58,7 @@ class Line {
     const std::optional<std::int64_t> found = at(key).as_integer();
     TESSERA_REQUIRE(found.has_value(),
                     Format,
-                    fmt::format("{}: \"{}\" is no whole number", place_, key),
+                    fmt::format("{}: \"{}\" is not a whole number", place_, key),
                     "move the file aside; the run then makes its rollout again");
     return *found;
   }
@@ -302,4 +302,4 @@ std::optional<KeptRollout> read_rollout(const std::filesystem::path& path,
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -15,7 +15,7 @@
 #include "tessera/config/json.h"
 #include "tessera/rlhf/completions.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Values computed for a completion after it was written.
 struct Worth {
@@ -87,4 +87,4 @@ std::optional<KeptRollout> read_rollout(const std::filesystem::path& path,
                                         std::int64_t last_version,
                                         const std::vector<std::string>& reward_names);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -7,7 +7,7 @@
 #include "tessera/engine/shared_values.h"
 #include "tessera/planner/validate.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 mesh::Mesh mesh_of(const ModelRanks& ranks, const models::Resolved& model) {
   parallel::TensorOptions tensor;
@@ -36,7 +36,7 @@ void ModelWorld::share(std::vector<double>& values, const char* what) const {
   if (!apart_) return;
   // All ranks of the model have the values, and one of them counts.
   if (!here_ || !own_->is_leader()) std::ranges::fill(values, 0.0);
-  share_with_all(all_, values, what);
+  engine::share_with_all(all_, values, what);
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks that have a model beside a policy (rl.models, tensor and ranks).
+// The ranks that have another model than the policy (rl.models, tensor and ranks).
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/family.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Numbers of the worlds of such models (comm::World::part), behind those of a divided job.
 constexpr int kReferenceWorld = 5, kCriticWorld = 6, kFirstRewardWorld = 7;
@@ -49,4 +49,4 @@ class ModelWorld {
   bool apart_ = false;  ///< whether some ranks do not have it
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

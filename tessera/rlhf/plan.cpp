@@ -31,9 +31,10 @@
 #include "tessera/rlhf/layouts.h"
 #include "tessera/rlhf/reference_model.h"
 #include "tessera/rlhf/rollout_model.h"
+#include "tessera/tasks/rl/reward_http.h"
 #include "tessera/tasks/rl/rl.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 /// Ranks may share the layers of all models as in training.
@@ -210,7 +211,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   const std::int64_t size = options.rollout_size(plan.recipe().global_batch);
   TESSERA_REQUIRE(size % options.samples == 0,
                   Config,
-                  fmt::format("a rollout of {} completions is no whole number of groups of "
+                  fmt::format("a rollout of {} completions is not a whole number of groups of "
                               "rl.samples {}",
                               size,
                               options.samples),
@@ -378,6 +379,9 @@ void place_rl(const planner::PlanWithData& plan,
   refuse_what_is_not_built(plan, *task);
   const tasks::RlOptions& options = task->options();
   require_checkpoints(plan, options);
+  for (const tasks::RlReward& reward : task->rewards()) {
+    if (reward.http) tasks::check_endpoint(*reward.http);
+  }
   check_hosts(plan, options, hosts.ranks_of_each);
   TESSERA_REQUIRE(!options.models.reference.has_own_groups() || !is_base_of_policy(plan, options),
                   Config,
@@ -398,7 +402,7 @@ void place_rl(const planner::PlanWithData& plan,
   }
   if (task->has_reference() && !is_base_of_policy(plan, options)) {
     const models::Resolved reference =
-        options.reference ? find_model(*options.reference)->shape
+        options.reference ? engine::find_model(*options.reference)->shape
                           : (plan.model().base ? *plan.model().base : plan.model().resolved);
     const ReadLayout layout = layout_of(options.models.reference, "reference", plan);
     require_share(plan, layout.ranks, reference, "reference");
@@ -416,7 +420,7 @@ void place_rl(const planner::PlanWithData& plan,
   }
   for (const tasks::RlReward& reward : task->rewards()) {
     if (!reward.model) continue;
-    const models::Resolved model = find_model(reward.model->from)->shape;
+    const models::Resolved model = engine::find_model(reward.model->from)->shape;
     if (critic && options.models.critic.shares_trunk() &&
         reward.model->from == *critic->model().options->from) {
       require_share(plan, ranks_of_critic, model, "reward model " + reward.name);
@@ -439,7 +443,7 @@ void place_rl(const planner::PlanWithData& plan,
                  ranks_of_critic);
   }
   needs.beside += others.mean(hosts.ranks_of_each > 0 ? hosts.ranks_of_each : plan.ranks());
-  notes.push_back("beside the policy a rank has: " + others.text());
+  notes.push_back("in addition to the policy a rank has: " + others.text());
   if (options.overlap == 0) return;
   notes.push_back(fmt::format(
       "rl.overlap: {} {} and {} only {} rollouts; each of the latter has {}: the policy's "
@@ -480,4 +484,4 @@ std::uint64_t memory_beside_generators(const planner::Plan& plan,
   return available - all;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

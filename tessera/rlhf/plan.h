@@ -9,7 +9,7 @@ namespace tessera::planner {
 class Plan;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Returns the memory of a rank that only writes rollouts (rl.overlap).
 std::int64_t generator_bytes(const planner::Plan& plan);
@@ -21,4 +21,4 @@ std::uint64_t memory_beside_generators(const planner::Plan& plan,
 /// Returns whether training drops or perturbs something at random.
 bool drops(const planner::Plan& plan);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

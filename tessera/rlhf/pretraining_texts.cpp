@@ -5,7 +5,7 @@
 
 #include "tessera/engine/batches.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 /// The numbers of texts begin here, so that their dropout differs from that of completions.
@@ -22,7 +22,7 @@ nn::Batch PretrainingTexts::samples(std::int64_t updates,
     samples.push_back(order_(number / texts_.size(), number % texts_.size()));
     numbers.push_back(kFirstNumber + number);
   }
-  const nn::Batch read = make_batch(texts_, samples, numbers);
+  const nn::Batch read = engine::make_batch(texts_, samples, numbers);
   nn::Batch out;
   for (const auto& [name, tensor] : read.tensors())
     out.set(name == "labels" ? "text_labels" : name, tensor);
@@ -30,4 +30,4 @@ nn::Batch PretrainingTexts::samples(std::int64_t updates,
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -8,7 +8,7 @@
 #include "tessera/data/sample_order.h"
 #include "tessera/nn/block.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Chooses the samples of each update. They are a function of the number of updates, so that they
 /// depend neither on the ranks nor on where a run was resumed.
@@ -28,4 +28,4 @@ class PretrainingTexts {
   std::int64_t each_;
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

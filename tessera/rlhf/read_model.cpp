@@ -5,26 +5,26 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
-ReadModel::ReadModel(std::unique_ptr<OpenModel> found,
+ReadModel::ReadModel(std::unique_ptr<engine::OpenModel> found,
                      comm::World& world,
                      const ReadLayout& layout,
                      int number)
     : ranks_(std::make_shared<ModelWorld>(world, layout.ranks, found->shape, number)) {
   if (!ranks_->is_here()) return;
   model_ = std::move(found);
-  load_model(*model_, ranks_->world(), layout.as, layout.copies);
+  engine::load_model(*model_, ranks_->world(), layout.as, layout.copies);
 }
 
-ReadModel::ReadModel(std::unique_ptr<OpenModel> found,
+ReadModel::ReadModel(std::unique_ptr<engine::OpenModel> found,
                      std::shared_ptr<const ModelWorld> ranks,
                      const parallel::ModelInstance* lender)
     : ranks_(std::move(ranks)) {
   if (!ranks_->is_here()) return;
   TESSERA_ASSERT(lender != nullptr);
   model_ = std::move(found);
-  load_model(*model_, ranks_->world(), *lender);
+  engine::load_model(*model_, ranks_->world(), *lender);
 }
 
 std::vector<double> ReadModel::compute(std::int64_t size, const Compute& compute) {
@@ -34,4 +34,4 @@ std::vector<double> ReadModel::compute(std::int64_t size, const Compute& compute
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -14,7 +14,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 20U, kLongestText = 2000;
@@ -128,4 +128,4 @@ void ReadableRollouts::add(std::int64_t version,
   files::write_atomic(path_, all);
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of rollouts as a text for people, beside the ledger.
+// Samples of rollouts as a text for people, next to the ledger.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 #include "tessera/rlhf/estimators.h"
 #include "tessera/tasks/rl/prompts.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// A completion with the values that its reader wants to know.
 struct ReadableSample {
@@ -63,4 +63,4 @@ class ReadableRollouts {
   std::deque<Block> blocks_;
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -16,7 +16,7 @@
 #include "tessera/data/records.h"
 #include "tessera/data/sample_order.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 namespace fs = std::filesystem;
 
@@ -105,4 +105,4 @@ std::vector<fs::path> write_parts(const std::vector<std::string>& names,
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Writes the records of `names` (files, patterns and folders, as in data.train) into one file of
 /// JSON lines per proportion and returns the paths of these files in `folder`: `part-1.jsonl`, ...
@@ -22,4 +22,4 @@ std::vector<std::filesystem::path> write_parts(const std::vector<std::string>& n
                                                std::uint64_t seed,
                                                const std::filesystem::path& folder);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -12,7 +12,7 @@
 #include "tessera/rlhf/layouts.h"
 #include "tessera/text/tokenizer.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& options) {
   return !options.reference && plan.model().adapter != nullptr &&
@@ -23,9 +23,9 @@ std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
                                           const tasks::RlOptions& options,
                                           comm::World& world) {
   const ReadLayout layout = layout_of(options.models.reference, "reference", plan);
-  std::unique_ptr<OpenModel> out;
+  std::unique_ptr<engine::OpenModel> out;
   if (options.reference) {
-    out = find_model(*options.reference);
+    out = engine::find_model(*options.reference);
     TESSERA_REQUIRE(out->tokenizer->fingerprint() == planner::tokenizer_of(plan)->fingerprint() &&
                         out->shape.max_positions >= planner::sequence_length_of(plan),
                     Config,
@@ -33,11 +33,11 @@ std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
                                 "them",
                                 *options.reference),
                     "name a model with the policy's tokenizer and as many positions");
-    set_objective(*out, plan.model().resolved.objective);
+    engine::set_objective(*out, plan.model().resolved.objective);
   } else {
-    out = initial_model(plan);
+    out = engine::initial_model(plan);
   }
   return std::make_unique<ReadModel>(std::move(out), world, layout, kReferenceWorld);
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

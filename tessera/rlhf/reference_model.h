@@ -12,7 +12,7 @@ namespace tessera::planner {
 class Plan;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Returns true if the options name no reference and only an adapter is trained. The reference is
 /// then the policy with its adapter switched off, and no second model is loaded.
@@ -25,4 +25,4 @@ std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
                                           const tasks::RlOptions& options,
                                           comm::World& world);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

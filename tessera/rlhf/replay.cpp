@@ -18,7 +18,7 @@
 #include "tessera/tasks/rl/rl.h"
 #include "tessera/text/small_file.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 struct Recorded {
@@ -29,7 +29,7 @@ std::map<std::int64_t, Recorded> recorded_steps(const std::filesystem::path& run
   std::map<std::int64_t, Recorded> out;
   const std::filesystem::path path = run / "metrics.jsonl";
   if (!std::filesystem::exists(path)) return out;
-  for_each_metric(files::read(path), [&](const std::string&, const json::Value& line) {
+  engine::for_each_metric(files::read(path), [&](const std::string&, const json::Value& line) {
     const json::Value *loss = line.find("loss"), *norm = line.find("grad_norm");
     if (loss == nullptr || norm == nullptr || !loss->is_number() || !norm->is_number()) return;
     out[line.find("step")->as_integer().value_or(0)] = {loss->as_double(), norm->as_double()};
@@ -68,7 +68,7 @@ json::Value config_of_run(const std::filesystem::path& run) {
   const std::filesystem::path path = run / "config.json";
   TESSERA_REQUIRE(std::filesystem::exists(path),
                   Format,
-                  fmt::format("{} is no run folder: it has no config.json", run.string()),
+                  fmt::format("{} is not a run folder: it has no config.json", run.string()),
                   "name the run.dir of a training of the task rl");
   json::Value config = json::parse_strict(text::read_small_file(path), path.string());
   // The number of threads determines how sums are split.
@@ -101,13 +101,13 @@ std::optional<std::int64_t> last_recorded_step(const std::filesystem::path& run)
   return recorded.rbegin()->first;
 }
 
-void begin_replay(Engine& engine, const std::filesystem::path& run, std::int64_t step) {
+void begin_replay(engine::Engine& engine, const std::filesystem::path& run, std::int64_t step) {
   if (const auto from = before(run, step)) {
     engine.load(checkpoint::Checkpoint(*from));
   } else {
     engine.initialize_weights();
   }
-  engine.begin_experience(run, Keeping::Replay);
+  engine.begin_experience(run, engine::Keeping::Replay);
 }
 
 void replay(const planner::PlanWithData& plan,
@@ -117,7 +117,7 @@ void replay(const planner::PlanWithData& plan,
             std::int64_t step,
             const std::function<void(const ReplayedStep&)>& told) {
   const std::map<std::int64_t, Recorded> recorded = recorded_steps(run);
-  Engine engine(plan, world, data);
+  engine::Engine engine(plan, world, data);
   begin_replay(engine, run, step);
   while (engine.step() < step) {
     ReplayedStep one{.report = engine.train_step(), .loss = {}, .grad_norm = {}};
@@ -131,4 +131,4 @@ void replay(const planner::PlanWithData& plan,
   world.barrier(TESSERA_HERE("end of a replay"));
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -15,11 +15,11 @@
 #include "tessera/engine/engine.h"
 #include "tessera/planner/plan.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// A repeated step, and its values in metrics.jsonl.
 struct ReplayedStep {
-  StepReport report;
+  engine::StepReport report;
   std::optional<double> loss, grad_norm;  ///< as recorded; nothing if the run has no such line
   /// Returns whether all bits are equal.
   [[nodiscard]] bool equal() const { return loss == report.loss && grad_norm == report.grad_norm; }
@@ -38,7 +38,7 @@ std::optional<std::int64_t> last_recorded_step(const std::filesystem::path& run)
 
 /// Prepares an engine to repeat steps up to `step`: with the weights of the newest checkpoint
 /// before `step`, or initial ones, and the rollouts in the run's ledger. Collective.
-void begin_replay(Engine& engine, const std::filesystem::path& run, std::int64_t step);
+void begin_replay(engine::Engine& engine, const std::filesystem::path& run, std::int64_t step);
 
 /// Trains from the newest checkpoint before `step`, or from the beginning, to `step` on the run's
 /// ledger; writes nothing. `told` receives each step on every rank. Throws Error{Format} if the
@@ -50,4 +50,4 @@ void replay(const planner::PlanWithData& plan,
             std::int64_t step,
             const std::function<void(const ReplayedStep&)>& told);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

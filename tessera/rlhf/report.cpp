@@ -13,7 +13,7 @@
 #include "tessera/losses/kl.h"
 #include "tessera/losses/log_probabilities.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 double number(const at::Tensor& value) {
@@ -21,7 +21,7 @@ double number(const at::Tensor& value) {
 }
 
 /// For whole groups: the deviation of their rewards, and whether all are equal.
-void add_groups(Metrics& out, const at::Tensor& rewards_B, std::int64_t samples) {
+void add_groups(engine::Metrics& out, const at::Tensor& rewards_B, std::int64_t samples) {
   if (samples < 2) return;
   const at::Tensor rewards_GS = rewards_B.view({-1, samples});
   const at::Tensor spread_G = rewards_GS.amax(1) - rewards_GS.amin(1);
@@ -48,7 +48,7 @@ double repetition_of(std::span<const Completion> completions) {
 
 }  // namespace
 
-Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options) {
+engine::Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options) {
   const Scored& scored = facts.scored;
   const auto size = static_cast<double>(facts.completions.size());
   double tokens = 0, truncated = 0, entropy = 0;
@@ -57,7 +57,7 @@ Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options) {
     truncated += one.ended ? 0.0 : 1.0;
     entropy += one.entropy;
   }
-  Metrics out;
+  engine::Metrics out;
   const at::Tensor rewards_B = (scored.rewards_BF.nan_to_num() * scored.weights_F).sum(1);
   out.push_back({"reward", number(rewards_B.mean()), size});
   if (facts.reward_names.size() > 1) {
@@ -88,7 +88,7 @@ Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options) {
   return out;
 }
 
-void add_parity(Metrics& to,
+void add_parity(engine::Metrics& to,
                 const at::Tensor& generated_BT,
                 const at::Tensor& trained_BT,
                 const at::Tensor& mask_BT) {
@@ -99,7 +99,7 @@ void add_parity(Metrics& to,
   to.push_back({"parity_mean", number(apart_BT.sum()) / std::max(tokens, 1.0), tokens});
 }
 
-void add_ratios(Metrics& to,
+void add_ratios(engine::Metrics& to,
                 const at::Tensor& learned_BT,
                 const at::Tensor& written_BT,
                 const at::Tensor& mask_BT) {
@@ -110,4 +110,4 @@ void add_ratios(Metrics& to,
   to.push_back({"ratio_max", number(ratios_BT.max()), tokens});
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

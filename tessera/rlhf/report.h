@@ -10,7 +10,7 @@
 #include "tessera/rlhf/completions.h"
 #include "tessera/rlhf/estimators.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 struct RolloutFacts {
   std::span<const Completion> completions;
@@ -28,17 +28,17 @@ struct RolloutFacts {
 /// occur in it before), "kl_reference" (a token's divergence, k3) where there is a reference,
 /// "explained_variance" of the critic, "parity_max" and "parity_mean" (the difference of
 /// log-probabilities between drawing and training).
-Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options);
+engine::Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options);
 /// Adds "parity_max" and "parity_mean" of the tokens of the mask.
-void add_parity(Metrics& to,
+void add_parity(engine::Metrics& to,
                 const at::Tensor& generated_BT,
                 const at::Tensor& trained_BT,
                 const at::Tensor& mask_BT);
 /// Adds "ratio" and "ratio_max" of the tokens of the mask: the mean and the largest probability
 /// under the policy that learns, divided by that under the policy that wrote.
-void add_ratios(Metrics& to,
+void add_ratios(engine::Metrics& to,
                 const at::Tensor& learned_BT,
                 const at::Tensor& written_BT,
                 const at::Tensor& mask_BT);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -16,7 +16,7 @@
 #include "tessera/planner/values.h"
 #include "tessera/text/tokenizer.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 // Chance is 0.5; published reward models of small size reach 0.6 to 0.75.
@@ -142,4 +142,4 @@ void test_rewards(const planner::Plan& plan,
     files::write_atomic(run_dir / "reward_models.json", all.dump() + "\n");
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -20,7 +20,7 @@ namespace tessera::planner {
 class Plan;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 struct RewardCheck {
   std::int64_t pairs = 0;
@@ -52,4 +52,4 @@ void test_rewards(const planner::Plan& plan,
                   comm::World& world,
                   const std::filesystem::path& run_dir);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -17,12 +17,12 @@
 #include "tessera/planner/values.h"
 #include "tessera/text/tokenizer.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
-std::unique_ptr<OpenModel> find_scorer(const std::string& from,
-                                       const text::Tokenizer& tokenizer,
-                                       std::int64_t length) {
-  std::unique_ptr<OpenModel> out = find_model(from);
+std::unique_ptr<engine::OpenModel> find_scorer(const std::string& from,
+                                               const text::Tokenizer& tokenizer,
+                                               std::int64_t length) {
+  std::unique_ptr<engine::OpenModel> out = engine::find_model(from);
   TESSERA_REQUIRE(
       models::traits_of(out->shape.objective.name).predicts == models::Predicts::TextClass,
       Config,
@@ -45,7 +45,7 @@ std::unique_ptr<OpenModel> find_scorer(const std::string& from,
                               length),
                   "lower data.sequence_length");
   // A head that gives one number per text, whatever objective trained it.
-  set_objective(
+  engine::set_objective(
       *out,
       {.name = "sequence_classification",
        .options = json::Value::object({{"num_labels", json::Value::integer(1)},
@@ -109,7 +109,7 @@ std::optional<double> mean_of_rules(const std::vector<tasks::RlReward>& rewards,
   return sum / static_cast<double>(answers.size());
 }
 
-std::vector<double> scores_of(OpenModel& scorer,
+std::vector<double> scores_of(engine::OpenModel& scorer,
                               comm::World& world,
                               const Rows& rows,
                               std::int64_t micro_batch) {
@@ -143,12 +143,12 @@ std::vector<double> scores_of(OpenModel& scorer,
     TESSERA_ASSERT(own.numel() == count);
     std::copy_n(own.const_data_ptr<double>(), count, out.begin() + first);
   }
-  share_values(world, out, "scores of completions");
+  engine::share_values(world, out, "scores of completions");
   return out;
 }
 
 std::vector<double> RewardValues::own_scores(std::size_t index, const Rows& rows) {
-  return models_.at(index)->compute(rows.size(), [&](OpenModel& model, comm::World& world) {
+  return models_.at(index)->compute(rows.size(), [&](engine::OpenModel& model, comm::World& world) {
     return scores_of(model, world, rows, micro_batch_);
   });
 }
@@ -166,7 +166,7 @@ std::vector<double> RewardValues::one(std::size_t index, std::span<const tasks::
   const auto poll = [this] { world_.show_life(); };
   if (commands_[index] != nullptr) out = commands_[index]->of(answers, poll);
   if (reward.http && world_.is_leader()) out = tasks::RewardHttp(*reward.http).of(answers, poll);
-  share_with_all(world_, out, "rewards of a program");
+  engine::share_with_all(world_, out, "rewards of a program");
   return out;
 }
 
@@ -197,4 +197,4 @@ at::Tensor RewardValues::of(std::span<const tasks::Answer> answers, const Rows& 
   return at::stack(columns, 1);
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

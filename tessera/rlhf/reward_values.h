@@ -24,7 +24,7 @@ namespace tessera::planner {
 class Plan;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// A model in training that began as the one at `from` and holds its frozen weights.
 struct Lender {
@@ -36,12 +36,12 @@ struct Lender {
 /// Finds a model that gives texts one score, at their last token; its weights are not loaded yet.
 /// Throws as find_model(), and Error{Config} for a model that gives none, has other tokens than
 /// `tokenizer`, or fewer positions than `length`.
-std::unique_ptr<OpenModel> find_scorer(const std::string& from,
-                                       const text::Tokenizer& tokenizer,
-                                       std::int64_t length);
+std::unique_ptr<engine::OpenModel> find_scorer(const std::string& from,
+                                               const text::Tokenizer& tokenizer,
+                                               std::int64_t length);
 /// Returns its scores of all rows, [B] on every rank; micro-batch number i of `micro_batch` rows is
 /// computed by data-parallel rank i mod n. Collective.
-std::vector<double> scores_of(OpenModel& scorer,
+std::vector<double> scores_of(engine::OpenModel& scorer,
                               comm::World& world,
                               const Rows& rows,
                               std::int64_t micro_batch);
@@ -78,7 +78,7 @@ class RewardValues {
   /// Returns the scores of rows on the ranks of a model, and zeros on the others. Collective over
   /// the ranks of the model.
   [[nodiscard]] std::vector<double> own_scores(std::size_t index, const Rows& rows);
-  /// Returns those of a function that is no model, [B].
+  /// Returns those of a function that is not a model, [B].
   [[nodiscard]] std::vector<double> one(std::size_t index, std::span<const tasks::Answer> answers);
 
   const std::vector<tasks::RlReward>& rewards_;
@@ -86,7 +86,7 @@ class RewardValues {
   std::int64_t micro_batch_;
   /// One per reward; nullptr if it is not a command.
   std::vector<std::unique_ptr<tasks::RewardCommand>> commands_;
-  std::vector<std::unique_ptr<ReadModel>> models_;  ///< nullptr if it is no model
+  std::vector<std::unique_ptr<ReadModel>> models_;  ///< nullptr if it is not a model
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

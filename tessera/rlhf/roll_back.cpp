@@ -19,7 +19,7 @@
 #include "tessera/engine/shared_values.h"
 #include "tessera/rlhf/ledger.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 namespace fs = std::filesystem;
@@ -60,7 +60,7 @@ void append(const fs::path& path, const json::Value& line) {
 }
 
 /// Returns the step to go back to.
-std::int64_t prepare(const RunFolder& folder, const RollBackTarget& target) {
+std::int64_t prepare(const engine::RunFolder& folder, const RollBackTarget& target) {
   const std::optional<std::int64_t> to = newest_up_to(folder.checkpoints(), target.newest);
   TESSERA_REQUIRE(to.has_value(),
                   Numeric,
@@ -92,13 +92,13 @@ std::int64_t prepare(const RunFolder& folder, const RollBackTarget& target) {
 }  // namespace
 
 RollBack::RollBack(RollBackTarget target)
-    : Rewind(Error(Kind::Numeric, target.what, target.fix),
-             [target](comm::World& world, const RunFolder& folder) {
-               return go_back(world, folder, RollBack(target));
-             }),
+    : engine::Rewind(Error(Kind::Numeric, target.what, target.fix),
+                     [target](comm::World& world, const engine::RunFolder& folder) {
+                       return go_back(world, folder, RollBack(target));
+                     }),
       target_(std::move(target)) {}
 
-fs::path go_back(comm::World& world, const RunFolder& folder, const RollBack& alarm) {
+fs::path go_back(comm::World& world, const engine::RunFolder& folder, const RollBack& alarm) {
   std::optional<Error> failure;
   std::vector<double> to = {0.0};  // the step and 1; 0: there is none
   if (world.is_leader()) {
@@ -108,7 +108,7 @@ fs::path go_back(comm::World& world, const RunFolder& folder, const RollBack& al
       failure = error;
     }
   }
-  share_with_all(world, to, "the checkpoint to go back to");
+  engine::share_with_all(world, to, "the checkpoint to go back to");
   if (failure) throw Error(*failure);
   if (to[0] == 0.0) throw Error(alarm);
   return folder.checkpoints() / checkpoint::step_name(static_cast<std::int64_t>(to[0]) - 1);
@@ -133,4 +133,4 @@ void forget_roll_backs_after(const fs::path& run_dir, std::int64_t step) {
   if (drops) files::write_atomic(run_dir / kFile, kept);
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -11,7 +11,7 @@
 #include "tessera/engine/rewind.h"
 #include "tessera/engine/run_folder.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// The alarm that sends a run back, and the checkpoint to which it goes.
 struct RollBackTarget {
@@ -23,7 +23,7 @@ struct RollBackTarget {
 };
 
 /// Thrown by Engine::train_step() on every rank; prepare() is go_back().
-class RollBack : public Rewind {
+class RollBack : public engine::Rewind {
  public:
   explicit RollBack(RollBackTarget target);
   [[nodiscard]] const RollBackTarget& target() const noexcept { return target_; }
@@ -38,7 +38,9 @@ class RollBack : public Rewind {
 /// roll_backs.jsonl. If the process is killed meanwhile, the run repeats the part behind the
 /// checkpoint and goes back again. Throws the error of the alarm if there is no such checkpoint,
 /// and Error{Io}. Collective; no engine of the run may exist.
-std::filesystem::path go_back(comm::World& world, const RunFolder& folder, const RollBack& alarm);
+std::filesystem::path go_back(comm::World& world,
+                              const engine::RunFolder& folder,
+                              const RollBack& alarm);
 
 /// Returns how often a run that continues after `step` updates has gone back: `known` times by its
 /// checkpoint, or more if roll_backs.jsonl says that it went back to this step. Throws
@@ -50,4 +52,4 @@ std::int64_t roll_backs_up_to(const std::filesystem::path& run_dir,
 /// Call it on one rank.
 void forget_roll_backs_after(const std::filesystem::path& run_dir, std::int64_t step);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -17,7 +17,7 @@
 #include "tessera/tasks/rl/rl.h"
 #include "tessera/tasks/task.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 const tasks::RlOptions& options_of(const planner::Plan& plan) {
@@ -59,7 +59,7 @@ std::int64_t rollout_weight_bytes(const planner::Plan& plan) {
          rollout_tensor(plan);
 }
 
-void for_each_whole(TrainState& policy, bool all, const TakeWhole& take) {
+void for_each_whole(engine::TrainState& policy, bool all, const TakeWhole& take) {
   policy.wait();
   parallel::ModelInstance& model = policy.model();
   parallel::FlatGroup* gathered = nullptr;
@@ -135,7 +135,7 @@ void RolloutModel::receive(bool all, const Fill& fill) {
   });
 }
 
-void RolloutModel::follow(TrainState& policy) {
+void RolloutModel::follow(engine::TrainState& policy) {
   if (written_ == policy.steps()) return;
   write([&] {
     for_each_whole(
@@ -146,4 +146,4 @@ void RolloutModel::follow(TrainState& policy) {
   written_ = policy.steps();
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

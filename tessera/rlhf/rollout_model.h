@@ -18,7 +18,7 @@
 #include "tessera/planner/plan.h"
 #include "tessera/tensor/param.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Number of the world of a policy's copy on the ranks that learn (comm::World::part).
 constexpr int kCopyWorld = 4;
@@ -38,7 +38,7 @@ std::int64_t rollout_weight_bytes(const planner::Plan& plan);
 /// share layers, one parameter's. Collective over the ranks that learn.
 using TakeWhole =
     std::function<void(std::size_t number, const ParamInfo& info, const at::Tensor& whole)>;
-void for_each_whole(TrainState& policy, bool all, const TakeWhole& take);
+void for_each_whole(engine::TrainState& policy, bool all, const TakeWhole& take);
 
 /// Weights in the policy's working type, whole on each group of rollout_tensor() ranks; neither
 /// masters nor moments. Used only on the rank's own thread.
@@ -56,7 +56,7 @@ class RolloutModel {
   void receive(bool all, const Fill& fill);
   /// Sets the weights to those of the policy, unless they are: all at first, later the trained
   /// ones. Collective over the ranks that learn, which are those of the world.
-  void follow(TrainState& policy);
+  void follow(engine::TrainState& policy);
 
  private:
   /// Calls `change`, which may write the weights.
@@ -74,4 +74,4 @@ class RolloutModel {
   std::int64_t written_ = -1;  ///< the number of updates of the policy that was followed
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -23,7 +23,7 @@
 #include "tessera/planner/plan.h"
 #include "tessera/planner/values.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 constexpr double kTellEvery_s = 10;  // between messages about the progress of a rollout
@@ -172,7 +172,7 @@ bool RolloutWriter::has_all(const std::optional<KeptRollout>& kept,
       ++count;
     if (count == size_) known = {1.0};
   }
-  share_values(world_, known, "what the ledger has of a whole rollout");
+  engine::share_values(world_, known, "what the ledger has of a whole rollout");
   return known.front() > 0;
 }
 
@@ -355,7 +355,7 @@ std::vector<std::vector<std::int64_t>> RolloutWriter::missing(
       });
     }
   }
-  share_values(world_, known, "what the ledger has of a rollout");
+  engine::share_values(world_, known, "what the ledger has of a rollout");
   std::vector<std::int64_t> taken, mine;
   std::vector<Completion> from;
   for (std::size_t u = 0; u < all.size(); ++u) {
@@ -387,7 +387,8 @@ void RolloutWriter::exchange(const std::vector<std::int64_t>& numbers,
         made[i], options_.max_new_tokens, values.data() + static_cast<std::size_t>(place) * each);
   }
   comm::World& world = among == Among::Drawers ? *drawers_ : world_;
-  (among == Among::All ? share_with_all : share_values)(world, values, "completions");
+  (among == Among::All ? engine::share_with_all : engine::share_values)(
+      world, values, "completions");
   for (std::size_t i = 0; i < numbers.size(); ++i)
     at(numbers[i]) = completion_of_numbers(values.data() + i * each, options_.max_new_tokens);
 }
@@ -456,4 +457,4 @@ std::vector<tasks::Answer> RolloutWriter::answers(const std::vector<std::int64_t
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -26,7 +26,7 @@ namespace tessera::planner {
 class Plan;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// The position of a step: the policy with `version` updates wrote the rollout, of which this is
 /// update number `update` of tasks::RlOptions::updates().
@@ -79,7 +79,7 @@ class RolloutWriter {
   /// Writes the completions of a rollout, or takes those of a rollout that was judged before from
   /// the ledger. The policy's weights must be complete.
   void write(const Place& place);
-  /// Returns the progress of a rollout as the log tells it: how many of `all` completions are
+  /// Returns the progress of a rollout as the log shows it: how many of `all` completions are
   /// written, and on the leader the mean reward of these by rules.
   [[nodiscard]] std::string progress(const std::vector<std::int64_t>& written,
                                      std::size_t all,
@@ -157,8 +157,8 @@ class RolloutWriter {
   std::int64_t version_ = -1;
   std::vector<Completion> completions_;
   Rows rows_;
-  at::Tensor rewards_BF_;  ///< if they were needed to choose groups
-  StepTokens drawn_;       ///< what was generated since make() began
+  at::Tensor rewards_BF_;     ///< if they were needed to choose groups
+  engine::StepTokens drawn_;  ///< what was generated since make() began
 };
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

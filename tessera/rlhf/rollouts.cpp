@@ -46,15 +46,15 @@
 #include "tessera/tasks/rl/rl.h"
 
 // Legend: B completions of a rollout, T tokens of a prompt with its completion.
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
-class Rollouts final : public Experience, private AheadWriter {
+class Rollouts final : public engine::Experience, private AheadWriter {
  public:
   Rollouts(const planner::PlanWithData& plan,
            const tasks::Rl& task,
            comm::World& world,
-           TrainState& policy,
+           engine::TrainState& policy,
            const tasks::Prompts& prompts,
            Generators* generators)
       : AheadWriter(plan, task, world, policy, prompts, generators),
@@ -70,10 +70,12 @@ class Rollouts final : public Experience, private AheadWriter {
     if (task_.has_critic()) critic_ = std::make_unique<Critic>(plan, options_, world_);
   }
 
-  void begin(std::int64_t step, const std::filesystem::path& run_dir, Keeping keeping) override {
+  void begin(std::int64_t step,
+             const std::filesystem::path& run_dir,
+             engine::Keeping keeping) override {
     if (critic_ != nullptr && step == 0) critic_->initialize_weights();
     const std::filesystem::path file = run_dir.empty() ? run_dir : run_dir / "rollouts.jsonl";
-    if (keeping == Keeping::Replay) {
+    if (keeping == engine::Keeping::Replay) {
       count_roll_backs(run_dir, step);
       replayed_ = file;  // and nothing else is asked
       return;
@@ -140,13 +142,13 @@ class Rollouts final : public Experience, private AheadWriter {
     return texts_ ? texts_->samples(version_ + update_, first, end) : samples(first, end);
   }
 
-  [[nodiscard]] StepTokens tokens() const override {
-    StepTokens out = drawn_;
+  [[nodiscard]] engine::StepTokens tokens() const override {
+    engine::StepTokens out = drawn_;
     out.learned = tokens_of(update_) + num_further() * plan_.data().sequence_length;
     return out;
   }
 
-  void learn(Metrics& metrics) override {
+  void learn(engine::Metrics& metrics) override {
     check_first_update(metrics);
     if (found_BT_.defined()) compare_with_update(metrics);
     add_overlap(metrics, update_);
@@ -154,7 +156,7 @@ class Rollouts final : public Experience, private AheadWriter {
     metrics.insert(metrics.end(), metrics_.begin(), metrics_.end());
   }
 
-  EvalReport evaluate(const data::Dataset& held_out, std::int64_t samples) override {
+  engine::EvalReport evaluate(const data::Dataset& held_out, std::int64_t samples) override {
     const auto& prompts = dynamic_cast<const tasks::Prompts&>(held_out);
     TESSERA_ASSERT(rewards_.has_value());
     return validate(
@@ -333,7 +335,7 @@ class Rollouts final : public Experience, private AheadWriter {
   /// Sets the coefficient to that of the ledger's rollout, if there is one.
   void take_coefficient() {
     std::vector<double> coefficient = {kept_ ? kept_->kl_coefficient.value_or(0.0) : 0.0};
-    share_values(world_, coefficient, "the coefficient of the divergence");
+    engine::share_values(world_, coefficient, "the coefficient of the divergence");
     if (coefficient.front() > 0) kl_coefficient_ = coefficient.front();
   }
   [[nodiscard]] bool changes_coefficient() const {
@@ -345,7 +347,7 @@ class Rollouts final : public Experience, private AheadWriter {
     std::vector<double> counted = {0.0};
     if (world_.is_leader())
       counted[0] = static_cast<double>(roll_backs_up_to(run_dir, step, roll_backs_));
-    share_with_all(world_, counted, "how often the run went back");
+    engine::share_with_all(world_, counted, "how often the run went back");
     const auto now = static_cast<std::int64_t>(counted[0]);
     kl_coefficient_ *=
         std::pow(options_.roll_back.kl_factor, static_cast<double>(now - roll_backs_));
@@ -380,12 +382,13 @@ class Rollouts final : public Experience, private AheadWriter {
 
   /// Returns the log-probabilities of the reference on its ranks, and zeros on the others.
   [[nodiscard]] std::vector<double> own_under_reference() {
-    return reference_->compute(rows_.labels_BT.numel(), [&](OpenModel& model, comm::World& world) {
-      const at::Tensor made_BT = output_of_rows(
-          *model.executor, world, rows_, planner::micro_batch_of(plan_), "log_probabilities");
-      const auto* const values = made_BT.const_data_ptr<double>();
-      return std::vector<double>(values, values + made_BT.numel());
-    });
+    return reference_->compute(
+        rows_.labels_BT.numel(), [&](engine::OpenModel& model, comm::World& world) {
+          const at::Tensor made_BT = output_of_rows(
+              *model.executor, world, rows_, planner::micro_batch_of(plan_), "log_probabilities");
+          const auto* const values = made_BT.const_data_ptr<double>();
+          return std::vector<double>(values, values + made_BT.numel());
+        });
   }
   [[nodiscard]] at::Tensor under_base() {
     const nn::WithoutAdapters base;
@@ -465,10 +468,10 @@ class Rollouts final : public Experience, private AheadWriter {
   }
   /// Compares what the update found with sampling: adds the ratios of its rows to `metrics`, or,
   /// for one policy, the difference to those of the rollout, and stops beyond the limit.
-  void compare_with_update(Metrics& metrics) {
+  void compare_with_update(engine::Metrics& metrics) {
     std::vector<double> found(static_cast<std::size_t>(found_BT_.numel()));
     std::copy_n(found_BT_.const_data_ptr<double>(), found.size(), found.begin());
-    share_values(world_, found, "log-probabilities of an update");
+    engine::share_values(world_, found, "log-probabilities of an update");
     const at::Tensor all_BT = at::tensor(found, at::kDouble).view(found_BT_.sizes());
     const at::Tensor mask_BT = learned_labels_BT_.ge(0);
     if (tells_ratios()) {
@@ -496,7 +499,7 @@ class Rollouts final : public Experience, private AheadWriter {
       const std::size_t tokens = at(b).ids.size();
       std::vector<double> values(packed_size(F, tokens), 0.0);
       if (kept_) pack(kept_->worths.at(b), tokens, values);
-      share_values(world_, values, "what completions were worth");
+      engine::share_values(world_, values, "what completions were worth");
       out[static_cast<std::size_t>(b)] = unpacked(values, F, tokens);
     }
     return out;
@@ -518,7 +521,7 @@ class Rollouts final : public Experience, private AheadWriter {
   void check_parity() const {
     const bool exact = options_.parity == tasks::Parity::Exact;
     const double limit = exact ? 0.0 : options_.parity_limit;
-    const Metric* const largest = find_metric(metrics_, "parity_max");
+    const engine::Metric* const largest = engine::find_metric(metrics_, "parity_max");
     if (largest == nullptr || largest->mean <= limit) return;
     throw Error(
         Error::Kind::Numeric,
@@ -533,9 +536,9 @@ class Rollouts final : public Experience, private AheadWriter {
   }
 
   /// The training's own forward of the first update must repeat what sampling computed.
-  void check_first_update(const Metrics& metrics) const {
+  void check_first_update(const engine::Metrics& metrics) const {
     if (options_.parity != tasks::Parity::Exact || update_ != 0 || lag() > 0) return;
-    const Metric* const moved = find_metric(metrics, "moved");
+    const engine::Metric* const moved = engine::find_metric(metrics, "moved");
     if (moved == nullptr || moved->mean == 0.0) return;
     throw Error(Error::Kind::Numeric,
                 fmt::format("rl.parity is exact, and the first update after a rollout finds "
@@ -561,7 +564,7 @@ class Rollouts final : public Experience, private AheadWriter {
   /// Log-probabilities of sampling, and, if updates compare, those that this rank's micro-batches
   /// have written, 0 elsewhere.
   at::Tensor generated_BT_, found_BT_;
-  Metrics metrics_;
+  engine::Metrics metrics_;
   std::map<std::string, int> alarms_;  ///< and for how many rollouts in a row
   FirstRollouts first_;
   std::optional<ReadableRollouts> readable_;  ///< on the leader
@@ -569,11 +572,11 @@ class Rollouts final : public Experience, private AheadWriter {
 
 }  // namespace
 
-std::unique_ptr<Experience> make_rollouts(const planner::PlanWithData& plan,
-                                          comm::World& world,
-                                          TrainState& policy,
-                                          const data::Dataset& data,
-                                          Generators* generators) {
+std::unique_ptr<engine::Experience> make_rollouts(const planner::PlanWithData& plan,
+                                                  comm::World& world,
+                                                  engine::TrainState& policy,
+                                                  const data::Dataset& data,
+                                                  Generators* generators) {
   const tasks::Rl* const task = tasks::as_rl(plan.data().task.get());
   TESSERA_ASSERT(task != nullptr);
   const auto* const prompts = dynamic_cast<const tasks::Prompts*>(&data);
@@ -584,4 +587,4 @@ std::unique_ptr<Experience> make_rollouts(const planner::PlanWithData& plan,
   return std::make_unique<Rollouts>(plan, *task, world, policy, *prompts, generators);
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -14,17 +14,17 @@ namespace tessera::planner {
 class PlanWithData;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 class Generators;
 
 /// Returns the experience of a plan of the task rl. The arguments must outlive it; `data` is the
 /// training data, which the task has opened; `generators`: the ranks that only write rollouts,
 /// nullptr if there are none. Throws Error{Config} for other data. Collective.
-std::unique_ptr<Experience> make_rollouts(const planner::PlanWithData& plan,
-                                          comm::World& world,
-                                          TrainState& policy,
-                                          const data::Dataset& data,
-                                          Generators* generators);
+std::unique_ptr<engine::Experience> make_rollouts(const planner::PlanWithData& plan,
+                                                  comm::World& world,
+                                                  engine::TrainState& policy,
+                                                  const data::Dataset& data,
+                                                  Generators* generators);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

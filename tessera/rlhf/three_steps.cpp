@@ -12,7 +12,7 @@
 #include "tessera/config/overrides.h"
 #include "tessera/rlhf/record_parts.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 /// Returns `base` with the members of `more`, which take precedence, merged object by object.
@@ -89,7 +89,8 @@ void check_steps(const json::Value& source, const std::string& name) {
                 fmt::format("{}: {}", place.line > 0 ? place.text() : name, what),
                 std::move(fix));
   };
-  if (!source.is_object()) refuse(source.place, "the configuration is no object", "write {...}");
+  if (!source.is_object())
+    refuse(source.place, "the configuration is not an object", "write {...}");
   for (const auto& [key, value] : source.members()) {
     const bool known = key == "dir" || key == "common" || key == "sft" || key == "reward" ||
                        key == "rl" || key == "split" || key == "sft_only";
@@ -181,4 +182,4 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -11,7 +11,7 @@
 
 #include "tessera/config/json.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 struct RlhfStep {
   const char* name;    ///< its section in the configuration
@@ -25,7 +25,7 @@ constexpr std::array<RlhfStep, 3> kRlhfSteps = {
 const json::Value* find_in(const json::Value& source, std::initializer_list<const char*> path);
 
 /// Throws Error{Config}, with the place, unless the configuration has the keys "dir", a section for
-/// each step, and beside them only "common", "split" and "sft_only". `name` stands for the file.
+/// each step, and otherwise only "common", "split" and "sft_only". `name` stands for the file.
 void check_steps(const json::Value& source, const std::string& name);
 
 /// Lets each step that names no records of its own train on its part of the common ones, in the
@@ -39,4 +39,4 @@ void divide_records(json::Value& source, const std::filesystem::path& folder);
 /// check_steps().
 json::Value config_of_step(const json::Value& source, std::size_t number);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

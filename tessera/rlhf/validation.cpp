@@ -19,7 +19,7 @@
 #include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/task.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 /// Returns the options of sampling for held-out prompts.
@@ -44,7 +44,7 @@ class Answers final : private RolloutWriter {
   Answers(const planner::Plan& plan,
           const tasks::Rl& task,
           comm::World& world,
-          TrainState& policy,
+          engine::TrainState& policy,
           const tasks::Prompts& held_out,
           std::int64_t count)
       : RolloutWriter(plan, task, world, policy.executor(), held_out) {
@@ -54,7 +54,7 @@ class Answers final : private RolloutWriter {
     size_ = count * options_.samples;
   }
 
-  EvalReport report(RewardValues& rewards) {
+  engine::EvalReport report(RewardValues& rewards) {
     completions_.assign(static_cast<std::size_t>(size_), {});
     generate({.version = version_}, all_groups(), 0);
     const std::vector<std::int64_t> all = all_numbers();
@@ -64,14 +64,14 @@ class Answers final : private RolloutWriter {
     scored.mask_BT = rows_.labels_BT.ge(0);
     scored.weights_F = weights_of(task_.rewards());
     scored.rewards_BF = rewards.of(answers(all, texts), rows_);
-    EvalReport out;
+    engine::EvalReport out;
     out.metrics = report_of({.completions = completions_,
                              .scored = scored,
                              .generated_BT = {},
                              .returns_BT = {},
                              .reward_names = names()},
                             options_);
-    out.loss = -find_metric(out.metrics, "reward")->mean;
+    out.loss = -engine::find_metric(out.metrics, "reward")->mean;
     for (const Completion& one : completions_)
       out.tokens += std::ssize(one.ids);
     return out;
@@ -80,27 +80,27 @@ class Answers final : private RolloutWriter {
 
 }  // namespace
 
-EvalReport validate(const planner::Plan& plan,
-                    const tasks::Rl& task,
-                    comm::World& world,
-                    TrainState& policy,
-                    const tasks::Prompts& held_out,
-                    std::int64_t count,
-                    RewardValues& rewards) {
+engine::EvalReport validate(const planner::Plan& plan,
+                            const tasks::Rl& task,
+                            comm::World& world,
+                            engine::TrainState& policy,
+                            const tasks::Prompts& held_out,
+                            std::int64_t count,
+                            RewardValues& rewards) {
   const tasks::Rl with_other_options(for_validation(task.options()), task.rewards());
   return Answers(plan, with_other_options, world, policy, held_out, count).report(rewards);
 }
 
-EvalReport validate_checkpoint(const planner::PlanWithData& plan,
-                               comm::World& world,
-                               const std::filesystem::path& checkpoint,
-                               const tasks::Prompts& held_out,
-                               std::int64_t count) {
+engine::EvalReport validate_checkpoint(const planner::PlanWithData& plan,
+                                       comm::World& world,
+                                       const std::filesystem::path& checkpoint,
+                                       const tasks::Prompts& held_out,
+                                       std::int64_t count) {
   const tasks::Rl* const task = tasks::as_rl(planner::task_of(plan).get());
   TESSERA_ASSERT(task != nullptr);
   std::optional<ops::BatchInvariance> alone;
   if (task->options().parity == tasks::Parity::Exact) alone.emplace();
-  TrainState policy(train_state_options(plan), world);
+  engine::TrainState policy(engine::train_state_options(plan), world);
   policy.load(checkpoint::Checkpoint(checkpoint));
   if (planner::eval_options_of(plan).weights != tasks::EvalWeights::Trained)
     policy.exchange_average();
@@ -111,9 +111,9 @@ EvalReport validate_checkpoint(const planner::PlanWithData& plan,
     layout.ranks = {};
   }
   RewardValues rewards(task->rewards(), plan, world, layout);
-  const EvalReport out = validate(plan, *task, world, policy, held_out, count, rewards);
+  const engine::EvalReport out = validate(plan, *task, world, policy, held_out, count, rewards);
   policy.wait();
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -21,7 +21,7 @@
 #include "tessera/tasks/task.h"
 #include "tessera/text/tokenizer.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 /// Returns a completion's text without the end token.
@@ -46,11 +46,11 @@ StepShares shares_of_step(const planner::PlanWithData& plan,
                           const std::filesystem::path& run,
                           std::int64_t step) {
   const tasks::Rl& task = *tasks::as_rl(planner::task_of(plan).get());
-  Engine engine(plan, world, data);
+  engine::Engine engine(plan, world, data);
   begin_replay(engine, run, step);
   while (engine.step() < step - 1)
     engine.train_step();
-  const std::vector<Contribution> contributions = engine.contributions();
+  const std::vector<engine::Contribution> contributions = engine.contributions();
 
   std::vector<std::string> names;
   for (const tasks::RlReward& reward : task.rewards())
@@ -90,4 +90,4 @@ StepShares shares_of_step(const planner::PlanWithData& plan,
   return out;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -16,7 +16,7 @@ namespace tessera::planner {
 class PlanWithData;
 }
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 struct CompletionShare {
   std::int64_t number = 0;  ///< of the completion in its rollout
@@ -25,7 +25,7 @@ struct CompletionShare {
   bool learned = true;     ///< whether it enters the loss
   double reward = 0.0;     ///< the weighted sum
   double advantage = 0.0;  ///< mean over its tokens
-  Contribution contribution;
+  engine::Contribution contribution;
   std::string prompt_text, text;
 };
 
@@ -46,4 +46,4 @@ StepShares shares_of_step(const planner::PlanWithData& plan,
                           const std::filesystem::path& run,
                           std::int64_t step);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

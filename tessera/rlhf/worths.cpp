@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 std::vector<double> numbers_of(const at::Tensor& values) {
@@ -69,4 +69,4 @@ std::optional<std::string> complaint_of_dropped(const Scored& scored, const at::
   return std::nullopt;
 }
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

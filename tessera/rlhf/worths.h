@@ -15,7 +15,7 @@
 #include "tessera/rlhf/ledger.h"
 
 // Legend: B completions, T columns.
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 
 /// Returns the rewards and the values of the tokens of completion number `b`; `learned` and
 /// `kl_coefficient` keep their defaults.
@@ -32,4 +32,4 @@ bool take_over(const std::vector<Worth>& worths,
 /// of the loss. `labels_BT`: the labels that are learned, negative elsewhere.
 std::optional<std::string> complaint_of_dropped(const Scored& scored, const at::Tensor& labels_BT);
 
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

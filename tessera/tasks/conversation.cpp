@@ -82,7 +82,7 @@ json::Value of_turn(const data::Record& record, const json::Value& turn, const c
 json::Value of_sharegpt(const data::Record& record) {
   const json::Value& list = field_of(record, "conversations", nullptr);
   if (!list.is_array() || list.items().empty())
-    record.refuse("\"conversations\" is no list of turns",
+    record.refuse("\"conversations\" is not a list of turns",
                   "write [{\"from\": \"human\", \"value\": \"...\"}, ...]");
   json::Value out = json::Value::array();
   const std::string system = optional_text(record, "system");
@@ -98,12 +98,13 @@ json::Value prompt_of_alpaca(const data::Record& record) {
   if (!system.empty()) out.push_back(message("system", system));
   if (const json::Value* const history = record.value.find("history");
       history != nullptr && !history->is_null()) {
-    if (!history->is_array()) record.refuse("\"history\" is no list", "write [[\"...\", \"...\"]]");
+    if (!history->is_array())
+      record.refuse("\"history\" is not a list", "write [[\"...\", \"...\"]]");
     for (const json::Value& round : history->items()) {
       const bool pair = round.is_array() && round.items().size() == 2 &&
                         round.items()[0].is_string() && round.items()[1].is_string();
       if (!pair)
-        record.refuse("an entry of \"history\" is no pair of texts", "write [\"...\", \"...\"]");
+        record.refuse("an entry of \"history\" is not a pair of texts", "write [\"...\", \"...\"]");
       out.push_back(message("user", round.items()[0].as_string()));
       out.push_back(message("assistant", round.items()[1].as_string()));
     }
@@ -123,7 +124,7 @@ void check_messages(const data::Record& record, const json::Value& messages, con
                       return role != nullptr && role->is_string();
                     });
   if (!list) {
-    record.refuse(fmt::format("\"{}\" is no list of messages", field),
+    record.refuse(fmt::format("\"{}\" is not a list of messages", field),
                   "write [{\"role\": \"user\", \"content\": \"...\"}, ...]");
   }
 }

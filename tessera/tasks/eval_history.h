@@ -25,8 +25,8 @@ std::optional<BestEvaluation> best_from(const json::Value& value, const BestRule
 /// training stops at the same step as an uninterrupted one.
 class EvalHistory {
  public:
-  /// Counts an evaluation. A non-finite value is no gain. Source of the rule for gains:
-  /// transformers' EarlyStoppingCallback.
+  /// Counts an evaluation. A non-finite value does not count as a gain. Source of the rule for
+  /// gains: transformers' EarlyStoppingCallback.
   void add(std::int64_t step, double value, const EvalOptions& options);
   [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
   /// The reason to end the training now; empty: it continues.
@@ -45,7 +45,7 @@ class EvalHistory {
 };
 
 /// The reason for which a training ended before its last step, from the configuration and the
-/// `extra` values of its checkpoint; nothing if it did not, or if they do not tell.
+/// `extra` values of its checkpoint; nothing if it did not, or if they do not say.
 std::optional<std::string> stopped_early(const json::Value& config, const json::Value& extra);
 
 }  // namespace tessera::tasks

@@ -81,10 +81,11 @@ std::int64_t id_in(const data::Record& record, const Label& label, const Labels&
     if (label.id || label.name != text::lower(flag)) continue;
     if (const auto id = labels.id_of(flag)) return *id;
   }
-  record.refuse(fmt::format("the label \"{}\" is none of the {} labels", label.name, labels.size()),
-                label.id ? fmt::format("give one of {}, or name all labels in task.params.labels",
-                                       text::join_some(labels.names(), ", "))
-                         : text::suggestion(label.name, labels.names()));
+  record.refuse(
+      fmt::format("the label \"{}\" is not one of the {} labels", label.name, labels.size()),
+      label.id ? fmt::format("give one of {}, or name all labels in task.params.labels",
+                             text::join_some(labels.names(), ", "))
+               : text::suggestion(label.name, labels.names()));
 }
 
 Labels Labels::named(std::vector<std::string> names) {

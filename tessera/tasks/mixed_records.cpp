@@ -15,7 +15,7 @@ MixedRecords::MixedRecords(std::vector<std::unique_ptr<RecordDataset>> parts, da
     TESSERA_REQUIRE(part->tensors() == parts_.front()->tensors(),
                     Data,
                     "the sources of data.sources make samples of other tensors, such as pairs of "
-                    "texts beside single ones",
+                    "texts together with single texts",
                     "mix sources of one kind");
     count_in(*part);
   }

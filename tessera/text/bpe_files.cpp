@@ -75,7 +75,7 @@ std::int32_t id_of(const std::string& token, const Json& id, const std::string& 
   if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
       id.get<std::int64_t>() > kLargestId) {
     refuse(path,
-           fmt::format("token \"{}\" has the id {}, which is no integer from 0 to {}",
+           fmt::format("token \"{}\" has the id {}, which is not an integer from 0 to {}",
                        token,
                        id.dump(),
                        kLargestId));
@@ -214,7 +214,7 @@ void require_gpt2_parts_of(const std::string& path) {
   try {
     require_gpt2_parts(root, path);
   } catch (const Json::exception& e) {
-    refuse(path, fmt::format("is no tokenizer.json ({})", e.what()));
+    refuse(path, fmt::format("is not a tokenizer.json ({})", e.what()));
   }
 }
 
@@ -248,7 +248,7 @@ BpeModel read_bpe_json(const std::string& path) {
     }
     return model;
   } catch (const Json::exception& e) {
-    refuse(path, fmt::format("is no tokenizer.json ({})", e.what()));
+    refuse(path, fmt::format("is not a tokenizer.json ({})", e.what()));
   }
 }
 

@@ -68,7 +68,7 @@ std::int32_t end_of(const fs::path& path,
   }
   throw Error(Error::Kind::Format,
               path.string() + ": nothing says which token ends a text",
-              "put eos_token into a tokenizer_config.json beside it");
+              "put eos_token into a tokenizer_config.json next to it");
 }
 
 }  // namespace

@@ -293,7 +293,7 @@ TokenizerOptions tokenizer_options_of(const fs::path& folder) {
       fmt::format("{} has no tokenizer: neither vocab.json with merges.txt nor {}",
                   folder.string(),
                   tokenizers::names_of_tokenizer_files()),
-      "copy the tokenizer's files beside the weights, or name them with tokenizer.vocab and "
+      "copy the tokenizer's files next to the weights, or name them with tokenizer.vocab and "
       "tokenizer.merges");
   const TokenizerOptions any{"file", file->string(), ""};
   if (!found) return any;

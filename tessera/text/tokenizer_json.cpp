@@ -28,7 +28,7 @@ std::vector<std::pair<std::int64_t, std::string>> tokens_of(const Json& vocab) {
   for (const auto& [token, id] : vocab.items()) {
     TESSERA_REQUIRE(id.is_number_integer(),
                     Format,
-                    "vocab.json: the id of " + as_json(token) + " is no number",
+                    "vocab.json: the id of " + as_json(token) + " is not a number",
                     "take vocab.json and merges.txt of the same tokenizer");
     out.emplace_back(id.get<std::int64_t>(), token);
   }
@@ -56,7 +56,7 @@ std::string gpt2_tokenizer_json(const std::string& vocab, const std::string& mer
   const Json ids = Json::parse(vocab, nullptr, false);
   TESSERA_REQUIRE(ids.is_object() && ids.contains(kEndOfText),
                   Format,
-                  std::string("vocab.json is no object with the token ") + kEndOfText,
+                  std::string("vocab.json is not an object with the token ") + kEndOfText,
                   "take vocab.json and merges.txt of the same tokenizer");
   // Writes member by member, because filling an ordered JSON object of 50,000 members is slow.
   std::string out = R"({

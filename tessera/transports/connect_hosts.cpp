@@ -41,7 +41,7 @@ comm::HostLayout exchange_layout(hosts::StoreClient& values,
   return layout;
 }
 
-/// Every rank tells the ranks with which it exchanges messages the number that it has drawn.
+/// Every rank sends the number that it has drawn to the ranks with which it exchanges messages.
 std::map<int, comm::LinkNonce> exchange_nonces(hosts::StoreClient& values,
                                                int rank,
                                                const comm::HostLayout& layout) {
@@ -55,7 +55,7 @@ std::map<int, comm::LinkNonce> exchange_nonces(hosts::StoreClient& values,
     comm::LinkNonce& nonce = nonces[peer];
     TESSERA_REQUIRE(text.size() == nonce.size(),
                     Comm,
-                    fmt::format("rank {} has told no number for its messages", peer),
+                    fmt::format("rank {} has sent no number for its messages", peer),
                     "start the same build of tessera on every host");
     std::memcpy(nonce.data(), text.data(), nonce.size());
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links whose engine is an optional library, in a shared library beside libtessera.so: MPI.
+// Links whose engine is an optional library, in a shared library next to libtessera.so: MPI.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -25,7 +25,7 @@ constexpr const char* kStart =
     "start the ranks with mpirun: mpirun -np 4 --map-by slot tessera train CONFIG; or remove "
     "run.transport";
 
-/// Returns the path of the library, beside that which contains this function.
+/// Returns the path of the library, next to the one that contains this function.
 std::filesystem::path module_path(const std::string& name) {
   Dl_info self{};
   const bool known =
@@ -123,7 +123,7 @@ std::unique_ptr<comm::HostLink> open_module_link(const std::string& name,
   return std::make_unique<ModuleLink>(module, link);
 }
 
-/// Throws as far as it can be known in any process of this host, also in one that is no rank.
+/// Throws as far as it can be known in any process of this host, also in one that is not a rank.
 void check_mpi() {
   TESSERA_REQUIRE(started_by_mpi(),
                   Config,

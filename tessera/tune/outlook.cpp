@@ -139,7 +139,7 @@ std::vector<Change> changes_of(const json::Value& source,
                      memory.total(),
                      fits(memory, machine)});
     } catch (const Error&) {
-      continue;  // a change that is refused is no advice
+      continue;  // a change that is refused does not become advice
     }
   }
   std::ranges::stable_sort(out, {}, &Change::seconds);

@@ -192,14 +192,14 @@ class Searcher {
   void batches(Choice choice, double bubble) {
     const int data = choice.data();
     if (batch_ % data != 0) {
-      skip("the global batch is no multiple of the data-parallel ranks", choice);
+      skip("the global batch is not a multiple of the data-parallel ranks", choice);
       return;
     }
     const std::int64_t each = batch_ / data;
     for (const std::int64_t micro : divisors(each)) {
       if (options_.fixed.micro && micro != space_.own().micro) continue;
       if (micro < options_.least_micro || micro > options_.most_micro) continue;
-      // Micro-batches that are no power of two are near to one that is.
+      // Micro-batches that are not a power of two are near to one that is.
       if (!options_.fixed.micro && !is_power_of_two(micro) && micro != each) continue;
       choice.micro = micro;
       choice.accumulation = each / micro;

@@ -28,7 +28,7 @@ struct TuneOptions {
   /// Seconds for all trials; one that has begun is completed.
   double budget_s = 600;
   std::size_t most_trials = 50;
-  /// The search ends after so many trials without a better one.
+  /// The search ends after this number of trials without a better one.
   std::size_t patience = 5;
   std::int64_t first_step = 3, steps = 4;
   /// The order of trials: by the corrected prediction, by the prediction alone, or at random.

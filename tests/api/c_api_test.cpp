@@ -245,7 +245,7 @@ TEST(CApi, GatheringAndEvaluatingCallEveryBlock) {
   tessera_close(session);
 }
 
-TEST(CApi, ACheckpointHasTheCallersNamesAndGoesOn) {
+TEST(CApi, ACheckpointHasTheCallersNamesAndContinues) {
   const files::TempDir folder;
   Caller caller;
   const std::vector<double> expected = caller.descend(3, 8, 0.1);

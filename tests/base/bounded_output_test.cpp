@@ -60,7 +60,7 @@ int fill(BoundedOutput& output) {
 
 class OfAChannel : public testing::TestWithParam<bool> {};
 
-TEST_P(OfAChannel, WaitsOnceForAReaderThatDoesNotReadAndThenGoesOn) {
+TEST_P(OfAChannel, WaitsOnceForAReaderThatDoesNotReadAndThenContinues) {
   Channel channel(GetParam());
   BoundedOutput output(channel.writer(), 0.05);
   int waits = 0;
@@ -73,7 +73,7 @@ TEST_P(OfAChannel, WaitsOnceForAReaderThatDoesNotReadAndThenGoesOn) {
   EXPECT_EQ(output.dropped(), 2);
 }
 
-TEST_P(OfAChannel, TellsTheReaderHowManyLinesItMissed) {
+TEST_P(OfAChannel, ShowsTheReaderHowManyLinesItMissed) {
   Channel channel(GetParam());
   BoundedOutput output(channel.writer(), 0.0);
   fill(output);
@@ -102,7 +102,7 @@ TEST_P(OfAChannel, LeavesTheDescriptorBlockingForOtherPrograms) {
   EXPECT_EQ(fcntl(channel.writer(), F_GETFL) & O_NONBLOCK, 0);
 }
 
-TEST_P(OfAChannel, GoesOnWithoutAReader) {
+TEST_P(OfAChannel, ContinuesWithoutAReader) {
   Channel channel(GetParam());
   BoundedOutput output(channel.writer(), 60.0);
   std::signal(SIGPIPE, SIG_IGN);

@@ -50,7 +50,7 @@ TEST_F(ContentHash, KeepsFilesApart) {
   EXPECT_NE(hash({a, c}), hash({c, a}));
 }
 
-TEST_F(ContentHash, RefusesWhatIsNoFile) {
+TEST_F(ContentHash, RefusesWhatIsNotAFile) {
   EXPECT_THROW(hash({folder_.path() / "none"}), Error);
   const fs::path fifo = folder_.path() / "fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);

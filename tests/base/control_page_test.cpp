@@ -104,7 +104,7 @@ TEST_F(ControlPages, OneOfManyConcurrentAbortsWins) {
   }
 }
 
-TEST_F(ControlPages, WhoeverWasKilledBeforeItsMessageKeepsNobodyFromAborting) {
+TEST_F(ControlPages, ARankKilledBeforeItsMessageDoesNotBlockAnAbort) {
   page_->abort_claim = 1;
 
   EXPECT_TRUE(page_->abort(2, 6, "rank 0 was lost"));

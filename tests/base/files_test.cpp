@@ -254,7 +254,7 @@ class OrphanedTempDir : public testing::Test {
   fs::path orphan_;
 };
 
-TEST_F(OrphanedTempDir, GoesWhenTheNextOneIsMade) {
+TEST_F(OrphanedTempDir, IsRemovedWhenTheNextOneIsMade) {
   const fs::path foreign = base_.path() / "tessera-notes";
   fs::create_directory(foreign);
   ASSERT_TRUE(fs::exists(orphan_ / "f"));
@@ -321,7 +321,7 @@ TEST(Locks, CanBeLookedAtWithoutTakingThemOrMakingAFile) {
   EXPECT_FALSE(Lock::holder(path));
 }
 
-TEST(Locks, SayForWhomTheyWaitAndThatItIsStopped) {
+TEST(Locks, SayWhichProcessTheyWaitForAndThatItIsStopped) {
   const TempDir folder;
   const fs::path path = folder.path() / "lock";
   const pid_t child = fork();
@@ -386,7 +386,7 @@ TEST(Locks, AreNeverHeldTwiceThoughTheirFilesAreRemoved) {
   }
 }
 
-TEST(Locks, LetWhoeverWaitsGiveUp) {
+TEST(Locks, LetAWaitingProcessGiveUp) {
   const TempDir folder;
   const auto mine = Lock::try_acquire(folder.path() / "lock");
   int polls = 0;

@@ -72,7 +72,7 @@ TEST_F(Logs, AppendToAFileWithTheirLevel) {
   EXPECT_THAT(text, HasSubstr("warning second\n"));
 }
 
-TEST_F(Logs, AFullDiskIsToldOnceAndInTheirOwnWords) {
+TEST_F(Logs, AFullDiskIsReportedOnce) {
   const files::TempDir folder;
   const std::string path = (folder.path() / "rank.log").string();
   open_file(path);

@@ -77,7 +77,7 @@ TEST(Loopback, ReadsOnlyRequestsForThisHost) {
   EXPECT_TRUE(read_request("GET / HTTP/1.1\r\n\r\n", true).has_value());
 }
 
-TEST(Loopback, TellsWhatAHandlerThrows) {
+TEST(Loopback, ReportsWhatAHandlerThrows) {
   const Server server("127.0.0.1:0", [](const Request&) -> Response {
     throw Error(Error::Kind::Io, "no such run", "");
   });

@@ -143,7 +143,7 @@ TEST(BackgroundSaves, StepsGoOnWhileThePublicationHangs) {
   StuckDisk disk(
       [](const std::string& operation, const fs::path&) { return operation == "rename"; });
   Alone alone(disk.storage(), dir.path());
-  while (alone.save.standing().busy) {
+  while (alone.save.progress().busy) {
   }
   alone.step();
   disk.await_stuck();
@@ -206,7 +206,7 @@ TEST(BackgroundSaves, CopyNothingThatIsWritten) {
   const files::TempDir dir;
   WatchedStorage disk;
   Alone alone(disk, dir.path());
-  while (alone.save.standing().busy) {
+  while (alone.save.progress().busy) {
   }
 
   Copies copies;
@@ -331,7 +331,7 @@ TEST(BackgroundSaves, PublishNothingBeforeEveryRankHasWritten) {
     const auto memory = std::make_shared<Held>(held(small_model(), ranges, me.rank, 2, true));
     BackgroundSave save(disk.storage(), dir.path(), meta_at(7), memory->pieces, memory, me);
     if (me.rank == 0) {
-      while (save.standing().busy) {
+      while (save.progress().busy) {
       }
     } else {
       disk.await_stuck();
@@ -354,7 +354,7 @@ TEST(BackgroundSaves, PublishNothingWithoutTheConsentOfAStep) {
   const files::TempDir dir;
   Alone alone(real_storage(), dir.path());
 
-  while (alone.save.standing().busy) {
+  while (alone.save.progress().busy) {
   }
 
   EXPECT_TRUE(fs::exists(dir.path() / temp_name(7, ::getpid()) / part_name(0)));
@@ -373,7 +373,7 @@ TEST(BackgroundSaves, LetGoOfTheCopyOnceItIsWritten) {
   EXPECT_FALSE(copy.expired());
 
   disk.release();
-  while (alone.save.standing().busy) {
+  while (alone.save.progress().busy) {
   }
 
   EXPECT_TRUE(copy.expired());

@@ -338,7 +338,7 @@ TEST(ForgedManifest, PathsLeadNowhereElse) {
   }
 }
 
-TEST(ForgedManifest, NumbersThatLieAreRefused) {
+TEST(ForgedManifest, FalseNumbersAreRefused) {
   forged("\"shape\": [4, 4]", "\"shape\": [-4, 4]");
   forged("\"shape\": [4, 4]", "\"shape\": [4294967296, 4294967296]");
   forged("\"shape\": [4, 4]", "\"shape\": [1000000000000, 4]");
@@ -382,7 +382,7 @@ TEST(ForgedManifest, ChecksumsOfHeadersAreNeededAndGuarded) {
       << missing.text();
 }
 
-TEST(ForgedManifest, PartsThatAreNoneAreRefused) {
+TEST(ForgedManifest, InvalidPartsAreRefused) {
   const std::string save = ", \"save\": \"18c2a3f09be72001\"";
   for (const std::string& part :
        {"\"node\": 0, \"nodes\": 2" + save,  // a part, but not by its name

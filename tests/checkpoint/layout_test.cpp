@@ -151,7 +151,7 @@ TEST(Layouts, NarrowingADoubleRoundsOnce) {
   EXPECT_EQ(from_bf16(bf16[0]), 1.0F + 0x1p-7F);
 }
 
-TEST(TwoThreads, DoEachItemOnceAndTellTheFirstFailure) {
+TEST(TwoThreads, DoEachItemOnceAndReportTheFirstFailure) {
   std::vector<std::atomic<int>> done(1000);
   on_two_threads(done.size(), [&](std::size_t i) { ++done[i]; });
   EXPECT_TRUE(std::ranges::all_of(done, [](const auto& count) { return count == 1; }));

@@ -70,7 +70,7 @@ TEST_P(SaveOfNodes, LoadsOnEachWhatItsRanksSaved) {
   }
 }
 
-TEST(NodeParts, NameTheOneThatIsMissingToWhoeverNeedsIt) {
+TEST(NodeParts, NameTheMissingPartToTheReaderThatNeedsIt) {
   const Nodes nodes;
   nodes.save(2);
   const std::vector<Spec> of_node_1 = {{"scale", DType::F32, {}}};  // its only element is on rank 3
@@ -86,7 +86,7 @@ TEST(NodeParts, NameTheOneThatIsMissingToWhoeverNeedsIt) {
   }
 }
 
-TEST(NodeParts, ThatLieInOneFolderAreTheCheckpoint) {
+TEST(NodeParts, InOneFolderAreTheCheckpoint) {
   const Nodes nodes;
   nodes.save(2);
   const fs::path whole = save_model(nodes.path() / "whole", 2, small_model(), ranges, kNodeRanks);

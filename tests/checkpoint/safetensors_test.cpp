@@ -187,7 +187,7 @@ TEST(SafetensorsLies, DtypesThatCannotBeReadAreNamed) {
                4,
                "\"" + dtype + "\", which tessera does not read");
   }
-  expect_lie("{" + entry("w", "FLOAT", "[1]", "[0,4]") + "}", 4, "which is no safetensors type");
+  expect_lie("{" + entry("w", "FLOAT", "[1]", "[0,4]") + "}", 4, "which is not a safetensors type");
 }
 
 TEST(SafetensorsLies, BrokenJson) {

@@ -201,7 +201,7 @@ inline Meta meta_at(std::int64_t step) {
 
 /// Does what a training step does for a save in progress.
 inline void make_step(BackgroundSave& save, const Ranks& me) {
-  const BackgroundSave::Standing mine = save.standing();
+  const BackgroundSave::Progress mine = save.progress();
   const bool busy = me.any(mine.busy), failed = me.any(mine.failed);
   save.advance({busy, failed});
 }

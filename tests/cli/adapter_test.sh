@@ -126,5 +126,5 @@ from_base_to_folder() {
   generates_with_several_in_one_base
   refuses_another_base
 }
-claim "an adapter trains on any ranks, resumes, merges, reads, stands beside others, and refuses another base" from_base_to_folder
+claim "an adapter trains on any ranks, resumes, merges, reads, is used with others, and refuses another base" from_base_to_folder
 claims_done

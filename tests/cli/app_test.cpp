@@ -35,7 +35,7 @@ TEST(Program, WithoutWordsShowsTheOverviewAsAnError) {
   EXPECT_THAT(o.err, AllOf(HasSubstr("usage: tessera"), HasSubstr("train"), HasSubstr("init")));
 }
 
-TEST(Program, HelpIsNoError) {
+TEST(Program, HelpIsNotAnError) {
   const Outcome o = run_program({"--help"});
 
   EXPECT_EQ(o.code, 0);

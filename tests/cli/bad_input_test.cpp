@@ -115,12 +115,12 @@ TEST_F(BadInput, AMissingFileComesWithTheNearest) {
   EXPECT_THAT(err_, HasSubstr("CONFIG is missing"));
 }
 
-TEST_F(BadInput, AFolderIsNoConfiguration) {
+TEST_F(BadInput, AFolderIsNotAConfiguration) {
   EXPECT_EQ(train({folder_.path().string()}), 2);
   EXPECT_THAT(err_, HasSubstr("is a folder"));
 }
 
-TEST_F(BadInput, ADeviceIsNoConfiguration) {
+TEST_F(BadInput, ADeviceIsNotAConfiguration) {
   expect_refused(2, {"/dev/zero"}, {"/dev/zero is a device"});
 }
 
@@ -188,7 +188,7 @@ TEST_F(BadInput, AValueOutOfRange) {
       2, {config(R"("train_batch_size": 1e99)")}, {"train_batch_size", "expected an integer"});
 }
 
-TEST_F(BadInput, SeveralMistakesAreAllTold) {
+TEST_F(BadInput, SeveralMistakesAreAllReported) {
   expect_refused(
       2,
       {config(R"("train_batch_size": "many", "optimzer": {}, "steps_per_print": 0)",
@@ -196,14 +196,14 @@ TEST_F(BadInput, SeveralMistakesAreAllTold) {
       {"4 problems", "train_batch_size: ", "optimzer: ", "steps_per_print: ", "model.num_heads: "});
 }
 
-TEST_F(BadInput, WhatOnlyFollowsIsNotTold) {
+TEST_F(BadInput, ConsequencesOfAMistakeAreNotReported) {
   expect_refused(2, {write("c.json", "[1]")}, {"c.json:1:1: expected an object"});
   expect_refused(2,
                  {write("c.json", R"({"train_batch_size": 4, "data": {"train": 7}})")},
                  {"data.train: expected a string"});
 }
 
-TEST_F(BadInput, AWrongValueIsNoMissingOne) {
+TEST_F(BadInput, AWrongValueIsNotAMissingOne) {
   expect_refused(2,
                  {config(R"("train_batch_size": 4, "eval": {"every": 1})"),
                   "--set",
@@ -296,7 +296,7 @@ TEST_F(BadInput, AllThatIsWrongWithALayout) {
                   "7"},
                  {"pipeline 2 x tensor 5 x context 3 = 30",
                   "2 stages with 4 chunks each need at least 8 blocks",
-                  "5 ranks are no square",
+                  "5 ranks are not a square",
                   "parallel.context.mode: unknown value",
                   "32 tokens cannot be cut into 3 chunks"});
 }
@@ -410,7 +410,7 @@ TEST_F(BadInput, ARunFolderThatIsInUse) {
 // ---- files of other programs ----
 
 // Writes a Hugging Face folder whose weights are these bytes.
-TEST_F(BadInput, WeightsWhoseHeaderLies) {
+TEST_F(BadInput, WeightsWithAFalseHeader) {
   write(
       "hf/config.json",
       R"({"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 32, "vocab_size": 256})");

@@ -67,7 +67,7 @@ slow() {
   expect "the job ends" until_true ended
   expect "no process is left" until_true none_left
 }
-claim "a link that becomes slow is told" slow
+claim "a link that becomes slow is reported" slow
 
 names_the_other_end() {
   grep -qE 'error: rank [01] failed at step [0-9]+: rank [01] of host [01] cannot be reached: gloo: ' "$box/run.err" ||
@@ -87,6 +87,6 @@ reset() {
   expect "the other end is named" names_the_other_end
   expect "no process is left" until_true none_left
 }
-claim "a connection that is reset is told" reset
+claim "a connection that is reset is reported" reset
 
 claims_done

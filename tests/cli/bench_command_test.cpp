@@ -40,7 +40,7 @@ TEST(BenchCommand, ExplainsItselfAndItsParts) {
   }
 }
 
-TEST(BenchCommand, RefusesWhatIsNone) {
+TEST(BenchCommand, RefusesInvalidInput) {
   EXPECT_THAT(run_program({"bench", "stpe"}).err,
               AllOf(HasSubstr("unknown: tessera bench stpe"), HasSubstr("step")));
   for (const std::vector<std::string>& words : {
@@ -112,7 +112,7 @@ TEST(BenchIo, MeasuresADiskAndEndsWithKeysOfAConfiguration) {
   ASSERT_EQ(table.code, 0) << table.err;
   const auto lines = lines_of(table.out);
   ASSERT_EQ(lines.size(), 1U + 2 * 2 + 1);
-  EXPECT_THAT(lines[0], AllOf(HasSubstr("write GB/s"), HasSubstr("read beside write GB/s")));
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("write GB/s"), HasSubstr("read while writing GB/s")));
   EXPECT_THAT(lines[2], AllOf(HasSubstr("256.0 KiB"), HasSubstr(" 3 direct")));
   std::vector<std::string> in_json = sweep;
   in_json.insert(in_json.end(), {"--json", "--access", "both"});

@@ -106,7 +106,7 @@ a_signal_ends_two_hosts() {
   expect "the other one says why" grep -q "stopped by signal" "$box/$((1 - $2)).err"
 }
 
-claim "a step's operations stand on a page" the_page_of_a_step 1
+claim "a step's operations are on a page" the_page_of_a_step 1
 claim "and those of the first of two ranks" the_page_of_a_step 2
 claim "times, shares and arithmetic add up" the_json_of_a_step_adds_up
 claim "a signal ends it" a_signal_ends_it

@@ -264,7 +264,7 @@ claim "a model without a template is refused, with the remedy" a_model_without_a
 claim "a conversation keeps its history until /reset" a_conversation_keeps_its_history_until_reset
 claim "ranks that compute layers together hold a conversation" ranks_that_compute_layers_together_hold_a_conversation
 claim_on_a_terminal "progress of a file is shown on a terminal" progress_of_a_file_is_shown_on_a_terminal
-claim "a file of prompts goes on after an interruption" a_file_of_prompts_goes_on_after_an_interruption
+claim "a file of prompts continues after an interruption" a_file_of_prompts_goes_on_after_an_interruption
 claim "texts of a file do not depend on how many are made together" texts_of_a_file_do_not_depend_on_how_many_are_made_together
 claim_on_a_terminal "lines are edited and remembered on a terminal" lines_are_edited_and_remembered_on_a_terminal
 claim "a file of other prompts is refused" a_file_of_other_prompts_is_refused

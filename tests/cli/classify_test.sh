@@ -60,8 +60,8 @@ evaluates_tables() {
   "$tessera" eval "$1" --data "$box/dev.tsv" --task '{"type": "classify", "params": {"labels": ["a", "b"]}}' --threads 1 --json \
     >"$box/qnli" || exit 1
   expect "both pairs" says '"accuracy":1' "$box/qnli"
-  "$tessera" eval "$1" --data "$box/dev.tsv" --task regression >"$box/out" 2>"$box/err" && echo "names are no numbers" && exit 1
-  expect "the row that is no number" says "dev.tsv:2" "$box/err"
+  "$tessera" eval "$1" --data "$box/dev.tsv" --task regression >"$box/out" 2>"$box/err" && echo "names are not numbers" && exit 1
+  expect "the row that is not a number" says "dev.tsv:2" "$box/err"
 }
 # predicts RUN: labels of new texts, on two ranks as on one, also when a file is continued.
 predicts() {
@@ -96,7 +96,7 @@ EOF
   "$tessera" init --task classify --from "$box/base" --data "$box/texts.jsonl" >"$box/new.json" || exit 1
   timeout 60 "$tessera" train "$box/new.json" -n 2 --set "run.dir=$box/new" --set data.sequence_length=16 --set trainer.epochs=1 \
     >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
-  expect "a note of the new head" says "that for sequence_classification begins anew (score.weight)" "$box/out"
+  expect "a note of the new head" says "that for sequence_classification starts from new weights (score.weight)" "$box/out"
   expect "a best checkpoint" test -s "$box/new/checkpoints/best"
 }
 # Words that are tagged by their letter.

@@ -261,7 +261,7 @@ TEST_F(ConfigCommand, ExplainsParametersOfOptimizersAndSchedules) {
               HasSubstr("did you mean trainer.max_steps?"));
 }
 
-TEST_F(ConfigCommand, TellsRefusalsWhereItTellsNothingElse) {
+TEST_F(ConfigCommand, PrintsRefusalsInQuietModeToo) {
   const std::string file = write("ds.json", kDeepSpeedFile);
 
   const Outcome o = run_program({"config", "explain", file, "--strict", "-q"});

@@ -153,7 +153,7 @@ TEST_F(Narrowed, ARunsOwnWeightsAreRoundedAsTheyAreTransposed) {
   }
 }
 
-TEST_F(Narrowed, WhatBf16CannotHoldIsToldToo) {
+TEST_F(Narrowed, WhatBf16CannotHoldIsReportedToo) {
   std::vector<float> values = {1.0F, std::numeric_limits<float>::max()};
   checkpoint::write_safetensors(path("m.safetensors"), {bytes_of("w", DType::F32, values)}, {});
 

@@ -67,7 +67,7 @@ TEST_F(Overwrite, LeavesAFolderWithOneMoreThingInItAndNamesThat) {
   refused({run_folder(), path("hf")}, "hf/config.json", "hf/vocab.json is kept");
 }
 
-TEST_F(Overwrite, LeavesPlainFilesBesideAConfigOrAManifest) {
+TEST_F(Overwrite, LeavesOtherFilesOfAFolderWithAConfigOrAManifest) {
   put("a/config.json");
   put("a/thesis.tex");
   put("b/manifest.json");
@@ -79,7 +79,7 @@ TEST_F(Overwrite, LeavesPlainFilesBesideAConfigOrAManifest) {
   refused({run_folder(), path("c")}, "c/config.json", "is not the folder of a converted model");
 }
 
-TEST_F(Overwrite, LeavesWhatLiesBesideAUniversalCheckpointAndInIt) {
+TEST_F(Overwrite, LeavesOtherFilesNextToAndInAUniversalCheckpoint) {
   const fs::path loop = kInterop / "torch_tutorial";
   const std::vector<std::string> words = {loop, path("ds"), "--to", "deepspeed-universal"};
   ASSERT_EQ(convert(words).code, 0);

@@ -121,7 +121,7 @@ TEST(ProgressOfAConversion, IsPlainLinesEveryFiveSecondsWhereThereIsNoTerminal) 
     EXPECT_EQ(line.find_first_of("\r\033[#"), std::string::npos) << line;
 }
 
-TEST(ProgressOfAConversion, OfAMomentIsNoLine) {
+TEST(ProgressOfAConversion, OfAMomentIsNotALine) {
   double now = 0;
   Listener pipe(false);
   ConvertProgress progress(1000, pipe, [&] { return now += 1; });

@@ -240,7 +240,7 @@ TEST_F(Convert, FoldersOfAnyModelKeepTheirTensors) {
   }
 }
 
-TEST_F(Convert, WhatIsThereStaysUnlessToldOtherwise) {
+TEST_F(Convert, KeepsExistingFilesByDefault) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   const std::string before = digest("hf");
 
@@ -290,7 +290,7 @@ fs::path interop(const std::string& name) {
   return tessera::test::source_dir() / "tests/golden/reference/interop" / name;
 }
 
-TEST_F(Convert, DeepSpeedsTrainingsGoThroughOursAndBackToTheBit) {
+TEST_F(Convert, DeepSpeedsTrainingsSurviveARoundTripBitForBit) {
   for (const char* name : {"deepspeed_z1_bf16", "deepspeed_z2_bf16", "deepspeed_z3_fp32"}) {
     SCOPED_TRACE(name);
     const std::string ours = path(std::string("ours-") + name),
@@ -308,7 +308,7 @@ TEST_F(Convert, DeepSpeedsTrainingsGoThroughOursAndBackToTheBit) {
   }
 }
 
-TEST_F(Convert, ATrainingLoopsPairGoesThroughOursAndBackToTheBit) {
+TEST_F(Convert, ATrainingLoopsPairSurvivesARoundTripBitForBit) {
   const fs::path loop = interop("torch_tutorial");
   ASSERT_EQ(convert({loop, path("ours"), "--to", "tessera"}).code, 0);
 
@@ -361,7 +361,7 @@ TEST_F(Convert, AFolderOfAModelThatIsNotBuiltIsCopied) {
   EXPECT_EQ(convert({path("hf"), path("again")}).code, 0);
 }
 
-TEST_F(Convert, WhatAFolderSaysBesideTheModelGoesThroughOursAndBack) {
+TEST_F(Convert, OtherFilesOfAFolderAreKeptThroughOurCheckpoint) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   json::Value config = json::parse_strict(files::read(path("hf/config.json")), "config.json");
   config["eos_token_id"] = json::Value::integer(7);
@@ -405,7 +405,7 @@ TEST_F(Convert, ALoneFileIsASourceToo) {
   EXPECT_EQ(digest("model.bin"), digest("again.bin"));
 }
 
-TEST_F(Convert, ALoneFileIsAModelWithItsDescriptionBesideIt) {
+TEST_F(Convert, AFileIsAModelIfAConfigJsonIsNextToIt) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   ASSERT_EQ(convert({path("hf"), path("torch"), "--to", "torch"}).code, 0);
   fs::copy_file(path("torch/pytorch_model.bin"), path("torch/lone.pth"));

@@ -59,7 +59,7 @@ void expect_golden_ids(const text::Tokenizer& tokenizer) {
 
 class ConvertedTokenizers : public Conversions {};
 
-TEST_F(ConvertedTokenizers, OfOthersGoThroughOursAndBackAsTheyAre) {
+TEST_F(ConvertedTokenizers, OfOthersSurviveARoundTripThroughOurFormat) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   // tessera does not use any of them; some are not even JSON.
   const std::map<std::string, std::string> theirs = {
@@ -167,7 +167,7 @@ TEST_F(ConvertedTokenizerJson, GoesAlongWhenTheCheckpointIsMerged) {
   expect_golden_ids(*models::source_tokenizer(models::open_model_source(path("one"))));
 }
 
-TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfARunThatGoesOnFromIt) {
+TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfARunThatContinuesFromIt) {
   files::write_atomic(path("text.txt"), std::string(4000, 'x'));
   files::write_atomic(path("c.json"),
                       R"({"model": {"from": ")" + path("hf") + R"("}, "data": {"train": ")" +
@@ -184,7 +184,7 @@ TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfARunThatGoesOnFromIt) {
   expect_golden_ids(*text::tokenizer_from_folder(path("again")));
 }
 
-TEST_F(ConvertedGpt2, GoesThroughOursAndBackAsItIs) {
+TEST_F(ConvertedGpt2, SurvivesARoundTripThroughOurFormat) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   files::write_atomic(path("hf/tokenizer_config.json"), "{\"model_max_length\": 16}");
   files::write_atomic(path("hf/special_tokens_map.json"), "{\"eos_token\":\"<|endoftext|>\"}");

@@ -111,7 +111,7 @@ TEST_F(DataCommand, ColoursWhatIsLearnedOnATerminal) {
     argv.push_back(nullptr);
     TerminalOutput terminal;
     if (!terminal.opened()) {
-      ADD_FAILURE() << "standard output is no terminal";
+      ADD_FAILURE() << "standard output is not a terminal";
       return "";
     }
     EXPECT_EQ(tessera_main(static_cast<int>(words.size()), argv.data()), 0);

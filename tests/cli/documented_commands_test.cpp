@@ -146,8 +146,8 @@ std::vector<Shown> shown_commands() {
   for (const fs::path& page : pages()) {
     for (Shown& shown : commands_of(page)) {
       const std::vector<std::string> words = concrete(shown.line);
-      // Prose between backquotes, as in `tessera` warns, is no command; a misspelt one in a block
-      // is.
+      // Prose between backquotes, as in `tessera` warns, is not a command; a misspelt one in a
+      // block is.
       if (!words.empty() && (shown.whole || commands().has(words.front())))
         out.push_back(std::move(shown));
     }

@@ -69,7 +69,7 @@ a_metric_that_is_missing_is_refused_with_those_that_there_are() {
   expect "the metric" says 'have no metric "f1"' "$box/err"
 }
 
-claim "an early stop is a finished run, which goes on with more patience" an_early_stop_is_a_finished_run
+claim "an early stop is a finished run, which continues with more patience" an_early_stop_is_a_finished_run
 claim "the best checkpoint has a name" the_best_checkpoint_has_a_name
 # An average that never moves keeps the initial weights.
 an_average_is_written_in_place_of_the_weights() {

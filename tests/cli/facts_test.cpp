@@ -115,7 +115,7 @@ TEST_F(RunFacts, HaveTheCauseThatTheDoctorBeginsWith) {
   EXPECT_TRUE(o.out.starts_with("the run failed, exit code 7: the loss is nan\n")) << o.out;
 }
 
-TEST(RunFactsErrors, NameAFolderThatIsNoRun) {
+TEST(RunFactsErrors, NameAFolderThatIsNotARun) {
   const files::TempDir folder;
 
   for (const auto& path : {folder.path(), folder.path() / "absent"}) {
@@ -129,7 +129,7 @@ TEST(RunFactsErrors, NameAFolderThatIsNoRun) {
   }
 }
 
-TEST(MachineFacts, TellWhatRanksWouldGet) {
+TEST(MachineFacts, ReportWhatRanksWouldGet) {
   const json::Value facts = as_json(machine_facts());
 
   EXPECT_GE(number(facts, "usable_cores"), 1);

@@ -70,7 +70,7 @@ summaries() {
 }
 claim "BoolQ as in ModelCenter's quick start" boolq
 claim "six intents with a balanced loss and history" intents
-claim "answers through a chat template, then adapters beside whole and narrow weights" answers
+claim "answers through a chat template, then adapters with whole and narrow weights" answers
 claim "pictures in folders" pictures
 claim "summaries of articles" summaries
 claims_done

@@ -103,7 +103,7 @@ TEST_F(ForeignConvert, MegatronsMastersAreTheWeightsThatAreWritten) {
   EXPECT_EQ(digest(converted(path("m"))), digest_of(gpt::model_of(meg::kMasterSet), DType::F32));
 }
 
-TEST_F(ForeignConvert, MegatronsTrainingGoesThroughOursAndBackToTheBit) {
+TEST_F(ForeignConvert, MegatronsTrainingSurvivesARoundTripBitForBit) {
   meg::Layout untied = layout_of(meg::Optimizer::Mixed);
   untied.untied = true;
   for (const meg::Layout& layout :

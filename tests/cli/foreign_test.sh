@@ -85,9 +85,9 @@ another_model_is_refused() {
   expect "the lists of names" says "does not fit the model" "$box/err"
 }
 
-claim "a universal checkpoint of DeepSpeed goes on to the bit" from_a_universal_checkpoint
+claim "a universal checkpoint of DeepSpeed continues to the bit" from_a_universal_checkpoint
 claim "model_N.pth and optimizer_N.pth go on to the bit" from_a_training_loops_pair
-claim "a converted checkpoint goes on to the bit, and generates" from_a_checkpoint_that_was_converted
-claim "weights alone are no training to resume" weights_alone_do_not_resume
+claim "a converted checkpoint continues to the bit, and generates" from_a_checkpoint_that_was_converted
+claim "weights alone are not a training to resume" weights_alone_do_not_resume
 claim "another model's training is refused" another_model_is_refused
 claims_done

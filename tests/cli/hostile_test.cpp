@@ -113,7 +113,7 @@ TEST(Hostile, SafetensorsAreRefused) {
        {"appears twice", tensors("{" + f32 + "," + entry("w", "F32", "[1]", "[4,8]") + "}", 8)},
        {"\"F8_E4M3\", which tessera does not read", one("F8_E4M3", "[4]", "[0,4]", 4)},
        {"\"C64\", which tessera does not read", one("C64", "[1]", "[0,8]", 8)},
-       {"\"FLOAT\", which is no safetensors type", one("FLOAT", "[1]", "[0,4]", 4)},
+       {"\"FLOAT\", which is not a safetensors type", one("FLOAT", "[1]", "[0,4]", 4)},
        {"a third offset", one("F32", "[1]", "[0,4,8]", 8)},
        {"lacks its dtype, shape or two data_offsets", tensors("{\"w\":{}}", 0)},
        {"more than 64 dims", one("F32", dims + "]", "[0,4]", 4)},

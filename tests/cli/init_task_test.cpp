@@ -83,7 +83,7 @@ TEST(InitTask, WritesWhatAPresetIsFor) {
   }
 }
 
-TEST(InitTask, TakesATaskForAPresetAndRefusesAModelBesideIt) {
+TEST(InitTask, TakesATaskForAPresetAndRefusesAModelTogetherWithIt) {
   const Outcome o = run_program({"init", "llama3-8b", "--task", "sft"});
 
   ASSERT_EQ(o.code, 0) << o.err;

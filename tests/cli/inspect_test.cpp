@@ -226,7 +226,7 @@ TEST_F(Commands, VerifyFindsDamageAndListCounts) {
   EXPECT_NE(ran.out.find("tensor \"w\""), std::string::npos) << ran.out;
 }
 
-TEST_F(Commands, ListShowsWhatIsSoundBesideWhatIsNot) {
+TEST_F(Commands, ListShowsIntactAndDamagedCheckpoints) {
   const fs::path made = make_run(path("a"));
   const fs::path checkpoints = made / "checkpoints";
   fs::copy(checkpoints / "step-00000002", checkpoints / "step-00000001");

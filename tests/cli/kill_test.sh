@@ -186,5 +186,5 @@ finish_and_compare() {
 claim "kill -9 of any rank at any time (seed $seed)" any_rank_may_be_killed
 claim "kill -9 of any rank of a pipeline at any time (seed $seed)" any_stage_may_be_killed
 claim "kill -9 of the whole job at any time (seed $seed)" the_whole_job_may_be_killed
-claim "kill -9 of the whole job while it saves beside the training (seed $seed)" a_save_beside_the_training_may_be_killed
+claim "kill -9 of the whole job while it saves during the training (seed $seed)" a_save_beside_the_training_may_be_killed
 claims_done

@@ -73,7 +73,7 @@ TEST_F(LauncherCommandLine, ADryRunRefusesHostsThatCannotBeStarted) {
   }
 }
 
-TEST_F(LauncherCommandLine, OfAnElasticTrainingWithoutHostsTellsThat) {
+TEST_F(LauncherCommandLine, OfAnElasticTrainingWithoutHostsSaysSo) {
   for (const std::string flag : {"--elastic_training", "--min_elastic_nodes=1"}) {
     const Outcome o = run_program({"train", path("ds.json"), flag, "--dry-run"});
     EXPECT_EQ(o.code, 0) << o.err;

@@ -91,7 +91,7 @@ EOT
   train classify again -n 1
   expect "a head that goes on" refuses_nothing
 }
-refuses_nothing() { ! grep -q "begins anew" "$box/out" "$box/err"; }
+refuses_nothing() { ! grep -q "starts from new weights" "$box/out" "$box/err"; }
 # Documents of two kinds of sentences: those of one document share a letter, so that a second text of another
 # document can be told from one that follows.
 learns_pairs() {

@@ -68,7 +68,7 @@ TEST_F(NamedModels, AreWhereAModelIsAskedForAndWhatIsMissingNamesTheCommandThatF
   EXPECT_THAT(run_program({"models"}).out, Not(HasSubstr("other")));
 }
 
-TEST_F(NamedModels, NoneAreListedAsNone) {
+TEST_F(NamedModels, AnEmptyListSaysSo) {
   EXPECT_THAT(run_program({"models"}).out, HasSubstr("no models"));
 }
 

@@ -126,7 +126,7 @@ EOF
 
 claim "TensorBoard reads scalars, texts and hyperparameters" tensorboard_reads_scalars_texts_and_hyperparameters
 claim "TensorBoard reads histograms" tensorboard_reads_histograms
-claim "a resume replaces what lies behind it" a_resume_replaces_what_lies_behind_it
+claim "a resume replaces later steps" a_resume_replaces_what_lies_behind_it
 if "$python" -c 'import wandb' 2>/dev/null; then
   claim "W&B reads the history" wandb_reads_the_history
 fi

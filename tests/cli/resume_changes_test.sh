@@ -122,7 +122,7 @@ a_schedule_begins_anew_once() {
   expect "it does not begin once more: $before" test "$(rate_of_step 20)" = "$before"
 }
 
-claim "a schedule begins anew once" a_schedule_begins_anew_once
+claim "a schedule restarts once" a_schedule_begins_anew_once
 claim "epochs are counted in samples when the batch size changes" epochs_are_counted_in_samples
 claim "optimizer state missing in the checkpoint is initialized" missing_optimizer_state_is_initialized
 claim "a step with a non-finite loss is counted" skipped_steps_are_counted

@@ -175,7 +175,7 @@ divergence_names_its_place() {
   train run -n 2 --set optimizer.lr=1e30 --set gradient_clipping=0
   expect "exit code 7, not $code" test "$code" = 7
   expect "the step" says "diverged at step" "$box/err"
-  expect "a remedy that is no error of its own" grep -q '^  fix: ' "$box/err"
+  expect "a remedy that is not an error of its own" grep -q '^  fix: ' "$box/err"
   expect "the rank" grep -Eq 'on rank [01]' "$box/err"
 }
 
@@ -361,7 +361,7 @@ claim "several ranks read one model" several_ranks_read_one_model
 claim "a run that neither saves nor evaluates ends well" a_run_that_saves_nothing_ends_well
 claim "a run shows steps, times, memory and a picture" what_a_run_shows
 claim_on_a_terminal "a run shows a live line on a terminal" a_live_line_is_shown
-claim "a prompt that is no text comes back as text" bytes_that_are_no_text_are_not_written
+claim "a prompt that is not text comes back as text" bytes_that_are_no_text_are_not_written
 claim "tessera report shows the body of the kernels that TESSERA_ISA asks for" a_body_of_kernels_is_asked_for
 claim "an unknown TESSERA_ISA is refused before a rank starts" an_unknown_body_of_kernels_is_refused_first
 claim "an unknown TESSERA_KERNELS is refused before a rank starts" an_unknown_set_of_kernels_is_refused_first

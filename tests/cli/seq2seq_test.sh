@@ -135,6 +135,6 @@ claim "t5 learns answers, with the same bits on two ranks" learns_on_any_ranks t
 claim "mt5 learns answers, with the same bits on two ranks" learns_on_any_ranks mt5
 claim "t5 trains through ZeRO, a pipeline, tensor and context parallelism" trains_in_every_layout
 claim "t5 learns the spans that its encoder lacks, with the same bits on two ranks" learns_spans
-claim "mt5 goes on as a Hugging Face folder" goes_on_as_a_folder
+claim "mt5 continues as a Hugging Face folder" goes_on_as_a_folder
 claim "tasks, families and layouts that do not fit are refused" refuses_what_does_not_fit
 claims_done

@@ -65,7 +65,7 @@ class PipedOutput {
   int before_ = -1, pipe_[2] = {-1, -1};
 };
 
-TEST(Terminal, TellsThatItWaitsForItsReader) {
+TEST(Terminal, ReportsThatItWaitsForItsReader) {
   go_on_without_a_reader();
   const PipedOutput output;
   output.fill();

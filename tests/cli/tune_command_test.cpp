@@ -136,7 +136,7 @@ TEST_F(MachineCommands, TuneWithADeviceOnlyPredicts) {
                     HasSubstr("the best one differs from the configuration by")));
 }
 
-TEST_F(MachineCommands, TuneTellsOfMistakesBeforeAnythingStarts) {
+TEST_F(MachineCommands, TuneReportsMistakesBeforeAnythingStarts) {
   for (const auto& [words, what] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--budget", "soon"}, "--budget soon"},
            {{"--metric", "speed"}, "metric speed"},

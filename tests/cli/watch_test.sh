@@ -52,6 +52,6 @@ a_board_is_text() {
 
 claim "the page needs its token" the_page_needs_its_token
 claim "a million steps answer quickly" a_million_steps_answer_quickly
-claim "a page stands alone" a_page_stands_alone
+claim "a page is self-contained" a_page_stands_alone
 claim "a board is text" a_board_is_text
 claims_done

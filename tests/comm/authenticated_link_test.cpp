@@ -109,7 +109,7 @@ TEST(AuthenticatedLink, DeliversMessagesOfAllSizesInOrder) {
     EXPECT_EQ(receive(pair.to, bytes), numbered(bytes, 3));
 }
 
-TEST(AuthenticatedLink, RefusesAMessageOfWhoeverDoesNotKnowTheSecret) {
+TEST(AuthenticatedLink, RefusesAMessageWithoutTheSecret) {
   for (const std::size_t bytes : kSizes) {
     Pair pair(secret_of(2));
     send(pair.from, numbered(bytes));

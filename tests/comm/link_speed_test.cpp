@@ -23,7 +23,7 @@ std::vector<std::string> run(LinkSpeed& link, double& now, double mib_per_s, dou
   return told;
 }
 
-TEST(LinkSpeed, TellsOnceOfALinkThatBecomesSlow) {
+TEST(LinkSpeed, ReportsALinkThatBecomesSlowOnce) {
   LinkSpeed link;
   double now = 100.0;
   EXPECT_THAT(run(link, now, 200.0, 10.0), testing::IsEmpty());
@@ -34,7 +34,7 @@ TEST(LinkSpeed, TellsOnceOfALinkThatBecomesSlow) {
   EXPECT_THAT(told[0], testing::AllOf(testing::HasSubstr("2.0 MiB/s"), testing::HasSubstr("200")));
 }
 
-TEST(LinkSpeed, TellsWithinTenSeconds) {
+TEST(LinkSpeed, ReportsWithinTenSeconds) {
   LinkSpeed link;
   double now = 100.0;
   run(link, now, 200.0, 10.0);
@@ -54,7 +54,7 @@ TEST(LinkSpeed, TakesNoNoticeOfSingleMessagesAndOfSmallOnes) {
   }
 }
 
-TEST(LinkSpeed, TellsAgainAfterTheLinkHasRecovered) {
+TEST(LinkSpeed, ReportsAgainAfterTheLinkHasRecovered) {
   LinkSpeed link;
   double now = 100.0;
   run(link, now, 200.0, 10.0);

@@ -52,7 +52,7 @@ TEST(MeasuredCollectives, AreAllOperationsOnAllSizesInBothMemories) {
   }
 }
 
-TEST(MeasuredCollectives, TellWhatARankExchanges) {
+TEST(MeasuredCollectives, ReportWhatARankExchanges) {
   int told = 0;
   MeasureOptions options = quick();
   options.ordinary = false;

@@ -87,7 +87,7 @@ TEST(Processes, AnErrorOfOneEndsAllWithItsMessage) {
   EXPECT_EQ(processes.control().abort_message(), "train.txt is empty");
 }
 
-TEST(Processes, DeathOfOneWakesTheOthersOnceItIsTold) {
+TEST(Processes, DeathOfOneWakesTheOthersOnceItIsReported) {
   test::Processes processes(3, [](World& world) {
     world.set_step(5);
     for (;;)

@@ -407,7 +407,7 @@ TEST_P(Protocol, NothingWorksInABrokenWorld) {
       Error::Kind::Comm);
 }
 
-TEST_P(Protocol, ADroppedOperationIsTold) {
+TEST_P(Protocol, ADroppedOperationIsReported) {
   const std::string what = failure(
       [] {
         run(2, [](World& world) {
@@ -446,7 +446,7 @@ TEST(Stall, NamesWhoIsMissingAndItsLastCall) {
   EXPECT_THAT(what, AllOf(HasSubstr("for rank 1 (step 7"), HasSubstr("all are here")));
 }
 
-TEST(Stall, IsToldThoughARankThatBeganToBreakTheWorldDied) {
+TEST(Stall, IsReportedThoughARankThatBeganToBreakTheWorldDied) {
   const std::string what = failure(
       [] {
         run_threads(2, [](World& world) {
@@ -481,7 +481,7 @@ TEST(Stall, IsNotASlowRankThatShowsLife) {
 }
 
 // This is what happens when a whole job is stopped and continued.
-TEST(Stall, IsNoTimeInWhichTheWaitingRankWasStopped) {
+TEST(Stall, ExcludesTimeInWhichTheWaitingRankWasStopped) {
   std::vector<char> memory(ControlPage::bytes(2) + alignof(ControlPage));
   void* place = memory.data();
   std::size_t room = memory.size();

@@ -145,7 +145,7 @@ TEST(World, PartsHavePartsAndOtherMeshes) {
   });
 }
 
-TEST(World, TellsItsStepOnTheControlPage) {
+TEST(World, WritesItsStepToTheControlPage) {
   run_threads(2, [](World& world) {
     world.set_step(12 + world.rank());
     world.transport().barrier(world.everyone(), TESSERA_HERE("meet"))->wait();

@@ -247,7 +247,7 @@ TEST(FieldReader, TakesASectionThatIsNullAsNotGiven) {
   EXPECT_FALSE(r.origins.given("inner"));
 }
 
-TEST(FieldReader, TellsNothingThatOnlyFollows) {
+TEST(FieldReader, ReportsNoConsequencesOfAMistake) {
   struct Needs {
     std::string name;
     void describe(Fields& f) { f.field("name", name, {.text = "A name.", .required = true}); }
@@ -266,7 +266,7 @@ TEST(FieldReader, TellsNothingThatOnlyFollows) {
   }
 }
 
-TEST(FieldReader, TellsEverythingAtOnceInTheOrderOfTheFile) {
+TEST(FieldReader, ReportsEverythingAtOnceInTheOrderOfTheFile) {
   const std::string text = problems_of("{\n\"inner\": {\"rate\": 7},\n\"steps\": 0,\n\"x\": 1\n}");
 
   EXPECT_THAT(text, HasSubstr("3 problems"));
@@ -286,7 +286,7 @@ TEST(FieldReader, RemembersWhereKeysStood) {
   EXPECT_EQ(r.origins.place("steps").text(), "c.json:1:1");
 }
 
-TEST(FieldReader, ARequiredKeyThatIsMissingIsToldAtItsObject) {
+TEST(FieldReader, ARequiredKeyThatIsMissingIsReportedAtItsObject) {
   struct Needs {
     std::string name;
     void describe(Fields& f) { f.field("name", name, {.text = "A name.", .required = true}); }

@@ -65,7 +65,7 @@ TEST(JsonNumbers, WithAnExponentAreIntegersWhereTheyAreIntegral) {
   EXPECT_EQ(parse("-9223372036854775808", "c").as_integer(), -9223372036854775807 - 1);
 }
 
-TEST(JsonNumbers, AreNoIntegersWhenFractionalOrTooLarge) {
+TEST(JsonNumbers, AreNotIntegersWhenFractionalOrTooLarge) {
   EXPECT_EQ(parse("1.5", "c").as_integer(), std::nullopt);
   EXPECT_EQ(parse("1e-3", "c").as_integer(), std::nullopt);
   EXPECT_EQ(parse("9223372036854775808", "c").as_integer(), std::nullopt);
@@ -189,7 +189,7 @@ TEST(JsonHjson, RefusesPythonsWordsAndTwoValuesOnALine) {
   EXPECT_THAT(refused("a: 1\na: 2\n"), HasSubstr("twice"));
 }
 
-TEST(JsonStrict, RefusesWhatIsNoJson) {
+TEST(JsonStrict, RefusesWhatIsNotJson) {
   EXPECT_TRUE(strict_accepts(R"({"a": [1, {"b": null}]})"));
   EXPECT_FALSE(strict_accepts("{} // x"));
   EXPECT_FALSE(strict_accepts("[1,]"));

@@ -42,7 +42,7 @@ TEST(Overrides, KnowShortNamesOfParameters) {
                                   "scheduler": {"params": {"warmup_num_steps": 5}}})"));
 }
 
-TEST(Overrides, RefuseWhatIsNoAssignment) {
+TEST(Overrides, RefuseWhatIsNotAnAssignment) {
   json::Value source = parsed("{\"a\": 1}");
 
   EXPECT_THROW(apply_override(source, "a"), Error);

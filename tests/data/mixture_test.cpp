@@ -67,7 +67,7 @@ TEST(Mixture, ReadsEverySampleWithTheSharesThatAreAskedFor) {
   EXPECT_EQ(mixture.count(1), 100);
 }
 
-TEST(Mixture, TakesWeightsThatAreNoWholeNumbers) {
+TEST(Mixture, TakesWeightsThatAreNotWholeNumbers) {
   const double third = 1.0 / 3.0;
   const Mixture mixture =
       Mixture::interleaved({200'000, 100'000}, {2.0 * third, third}, MixUntil::Last);
@@ -107,8 +107,8 @@ TEST(Sources, AreReadWithTheirWeights) {
   EXPECT_THAT(refusal_of("[]"), HasSubstr("expected a list"));
   EXPECT_THAT(refusal_of("[3]"), HasSubstr("an entry is a number"));
   EXPECT_THAT(refusal_of("[{}]"), HasSubstr("no \"path\""));
-  EXPECT_THAT(refusal_of(R"([{"path": 3}])"), HasSubstr("no path and no list"));
-  EXPECT_THAT(refusal_of(R"([{"path": "a", "weight": 0}])"), HasSubstr("no number above 0"));
+  EXPECT_THAT(refusal_of(R"([{"path": 3}])"), HasSubstr("neither a path nor a list"));
+  EXPECT_THAT(refusal_of(R"([{"path": "a", "weight": 0}])"), HasSubstr("not a number above 0"));
   EXPECT_THAT(refusal_of(R"([{"path": "a", "wieght": 1}])"), HasSubstr("unknown key \"wieght\""));
 }
 

@@ -5,11 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "support/compressed_text.h"
 #include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
@@ -19,29 +18,12 @@
 namespace tessera::data {
 namespace {
 
+using test::gzip;
+using test::zstd;
+
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::string gzip(const std::string& text) {
-  z_stream stream{};
-  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
-  stream.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(text.data()));  // NOLINT
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
-
-std::string zstd(const std::string& text) {
-  std::string out(ZSTD_compressBound(text.size()), '\0');
-  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
-  return out;
-}
 
 class PackedSources : public testing::Test {
  protected:

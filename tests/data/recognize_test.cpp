@@ -37,10 +37,10 @@ class Recognize : public testing::Test {
   files::TempDir folder_;
 };
 
-TEST_F(Recognize, TextWhateverItIsCalled) {
+TEST_F(Recognize, TextRegardlessOfItsName) {
   for (const char* name : {"a.txt", "b.md", "README", "c.tex", "d.py"})
     EXPECT_EQ(recognize(write(name, "To be, or not to be\n")).kind, Source::Kind::Text) << name;
-  // A list in a text is no JSON, and a brace no object.
+  // A list in a text is not JSON, and a brace is not an object.
   EXPECT_EQ(recognize(write("e.md", "[1] a reference\n{curly\n")).kind, Source::Kind::Text);
 }
 

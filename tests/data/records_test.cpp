@@ -5,17 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "support/compressed_text.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 
 namespace tessera::data {
 namespace {
+
+using test::gzip;
+using test::zstd;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -59,26 +61,6 @@ class Records : public ::testing::Test {
   files::TempDir temp_;
   RecordCounts counts_;
 };
-
-std::string gzip(const std::string& text) {
-  z_stream stream{};
-  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
-  stream.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(text.data()));  // NOLINT
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
-
-std::string zstd(const std::string& text) {
-  std::string out(ZSTD_compressBound(text.size()), '\0');
-  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
-  return out;
-}
 
 TEST_F(Records, AreTheLinesOfAJsonl) {
   EXPECT_THAT(read({write("a.jsonl", "\xEF\xBB\xBF{\"a\": 1}\r\n\n{\"a\": \"x\"}")}),
@@ -177,7 +159,7 @@ TEST_F(Records, AreReadFromCompressedFiles) {
 TEST_F(Records, AreFoundByTheirContentWhereTheNameSaysNothing) {
   EXPECT_EQ(read({write("a.data", "{\"a\": 1}\n{\"a\": 2}\n")}).size(), 2U);
   EXPECT_EQ(read({write("noname", "[{\"a\": 1}]")}).size(), 1U);
-  EXPECT_THAT(refusal({write("a.txt", "{\"a\": 1}\n")}), HasSubstr("is no file of records"));
+  EXPECT_THAT(refusal({write("a.txt", "{\"a\": 1}\n")}), HasSubstr("is not a file of records"));
   EXPECT_THAT(refusal({write("a.bin", "PAR1....")}), HasSubstr("ends without a footer"));
 }
 

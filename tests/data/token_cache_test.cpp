@@ -67,7 +67,7 @@ TEST_F(TokenCache, BuildsOnceAndRemembersTheCounts) {
   EXPECT_EQ(entries().size(), 1U);
 }
 
-TEST_F(TokenCache, GoesByContentsAndNotByNamesOrTimes) {
+TEST_F(TokenCache, IsKeyedByContentsAndNotByNamesOrTimes) {
   const auto a = folder_.write("a.txt", "some text"), b = folder_.write("b.txt", "some text");
   open({a}, *byte());
 
@@ -81,7 +81,7 @@ TEST_F(TokenCache, GoesByContentsAndNotByNamesOrTimes) {
   EXPECT_TRUE(built_);
 }
 
-TEST_F(TokenCache, TellsApartWhatGivesOtherTokens) {
+TEST_F(TokenCache, DistinguishesSettingsThatGiveOtherTokens) {
   const auto text = folder_.write("a.txt", R"({"text":"x","body":"y"})"),
              lines = folder_.write("a.jsonl", R"({"text":"x","body":"y"})");
   std::set<std::string> fingerprints;
@@ -99,7 +99,7 @@ TEST_F(TokenCache, TellsApartWhatGivesOtherTokens) {
   EXPECT_EQ(fingerprints.size(), 7U);
 }
 
-TEST_F(TokenCache, MakesADamagedEntryAnew) {
+TEST_F(TokenCache, ReplacesADamagedEntry) {
   const auto path = folder_.write("a.txt", "some text");
   for (const char* name : {"tokens.bin", "tokens.idx", "about.json"}) {
     open({path}, *byte());
@@ -114,7 +114,7 @@ TEST_F(TokenCache, MakesADamagedEntryAnew) {
   EXPECT_EQ(entries().size(), 1U);
 }
 
-TEST_F(TokenCache, MakesAnEntryAnewThatIsALinkOrHasOneOrAFifo) {
+TEST_F(TokenCache, ReplacesAnEntryThatIsALinkOrHasOneOrAFifo) {
   const auto path = folder_.write("a.txt", "some text");
   const auto target = folder_.write("target", "precious");
   for (const std::string name : {"tokens.bin", "tokens.idx", "about.json", ""}) {
@@ -219,7 +219,7 @@ TEST_F(TokenCache, RefusesTokensThatWereReplaced) {
   EXPECT_EQ(all_tokens(*open({path}, *byte()).file).size(), 24U);
 }
 
-TEST_F(TokenCache, MakesAnEntryWithoutChecksumsAnew) {
+TEST_F(TokenCache, ReplacesAnEntryWithoutChecksums) {
   const auto path = folder_.write("a.txt", "some text");
   open({path}, *byte());
   std::ofstream(entries().front() / "about.json")
@@ -352,7 +352,7 @@ TEST_F(TokenCache, AnEntryIsUsedWhenItIsRead) {
   EXPECT_TRUE(fs::exists(about));
 }
 
-TEST_F(TokenCache, WhatIsOpenStaysReadableWhenItsEntryGoes) {
+TEST_F(TokenCache, OpenDataStaysReadableWhenItsEntryIsRemoved) {
   const auto opened = open({folder_.write("a.txt", "some text")}, *byte());
 
   evict(folder_ / "cache" / "tokens", {.bytes = 0, .unused = std::chrono::hours(0)});
@@ -405,7 +405,7 @@ TEST_F(TokenCache, GivesWayToTheWorkingDirectoryWhereItCannotBeWritten) {
   EXPECT_TRUE(fs::exists(folder_ / "work" / ".cache" / "tokens"));
 }
 
-TEST_F(TokenCache, OpensPairsWhereTheyLie) {
+TEST_F(TokenCache, OpensPairsInPlace) {
   const auto path = folder_.write("a.txt", "some text");
   tokenize({path}, *byte(), folder_ / "pair", {});
 

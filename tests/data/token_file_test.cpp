@@ -112,7 +112,7 @@ TEST(TokenFile, AcceptsTheModesOfMultimodalIndexes) {
   EXPECT_EQ(TokenFile::open(folder / "x")->tokens(), 5);
 }
 
-TEST(TokenFile, RefusesEveryLieOfTheHeader) {
+TEST(TokenFile, RefusesEveryFalseFieldOfTheHeader) {
   const auto refused = [](const std::function<void(Index&)>& lie, const std::string& part) {
     const Folder folder;
     Index index;
@@ -430,7 +430,7 @@ TEST(TokenFile, SaysWhichIdsItsNumbersCanBe) {
   EXPECT_EQ(TokenFile::open(folder / "y")->largest_id(), 65535);
 }
 
-TEST(TokenFile, TakesNothingElseForTokensAlone) {
+TEST(TokenFile, DoesNotTakeOtherFilesForTokensAlone) {
   const files::TempDir dir;
   const auto is_tokens = [&](const std::string& content) {
     files::write_atomic(dir.path() / "x.bin", content);
@@ -449,7 +449,7 @@ TEST(TokenFile, TakesNothingElseForTokensAlone) {
   EXPECT_FALSE(is_bare_tokens(dir.path() / "x.bin"));
 }
 
-TEST(TokenFile, RefusesLlmcsFilesThatLie) {
+TEST(TokenFile, RefusesLlmcsFilesWithFalseHeaders) {
   const files::TempDir dir;
   const std::string two("\x01\x00\x02\x00", 4);
   for (const std::string& content : {llmc_tokens(20240520, 1, 3, two),

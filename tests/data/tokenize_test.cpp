@@ -89,7 +89,7 @@ TEST(Tokenize, MakesEveryJsonLineADocument) {
   EXPECT_EQ(documents_of(*result.file), expected_documents(*gpt2(), {"one", "twö", "three"}));
 }
 
-TEST(Tokenize, ReadsAnotherFieldWhenTold) {
+TEST(Tokenize, ReadsAnotherFieldOnRequest) {
   const Folder folder;
   const auto path = folder.write("a.jsonl", R"({"text":"no","body":"yes"})");
 
@@ -212,7 +212,7 @@ TEST(Tokenize, NeedsNoThreads) {
   EXPECT_TRUE(alone.bytes() == one.bytes());
 }
 
-TEST(Tokenize, TellsItsProgress) {
+TEST(Tokenize, ReportsItsProgress) {
   const Folder folder;
   const auto path = folder.write("a.txt", long_text().substr(0, 2'500'000));
   std::vector<std::int64_t> seen;
@@ -269,7 +269,7 @@ TEST(Tokenize, ReportsTheFirstOfSeveralErrors) {
   }
 }
 
-TEST(Tokenize, ReplacesInvalidTextWhenToldWithACount) {
+TEST(Tokenize, ReplacesInvalidTextOnRequestAndCountsIt) {
   const Folder folder;
   const auto text = folder.write("a.txt", "a\xFFz\uFFFD\xE4\xBD");
   const auto lines = folder.write("b.jsonl", "{\"text\":\"\xFF\\ud800\"}");

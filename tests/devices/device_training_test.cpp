@@ -209,7 +209,7 @@ TEST(GpuTraining, RefusesWhatWorksOnMemoryOfTheHost) {
   }
 }
 
-TEST(GpuTraining, GoesOnFromACheckpointOfTheCpuAndBack) {
+TEST(GpuTraining, ContinuesFromACheckpointOfTheCpuAndBack) {
   const Layout layout = {.ranks = 2, .accumulation = 2, .stage = 2};
   TinyRun cpu, gpu;
   cpu.set("bf16", kBf16);

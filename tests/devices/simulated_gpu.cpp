@@ -31,7 +31,7 @@ constexpr int kMostStreams = 1000;  // of a device
 
 thread_local int current_device = 0;
 thread_local std::array<int, kSimulatedGpus> current_streams{};
-/// True while the thread computes an operation of a device on the CPU: its copies are no work of
+/// True while the thread computes an operation of a device on the CPU: its copies are not work of
 /// the device.
 thread_local bool computing = false;
 

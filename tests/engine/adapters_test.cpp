@@ -224,7 +224,7 @@ TEST_F(Adapters, AreRefusedIfTheyDoNotFitTheBase) {
 }
 
 // The head of TinyRun's model multiplies by the table of tokens.
-TEST_F(Adapters, OfATiedTableStandBesideTheirBaseAndAreNotMerged) {
+TEST_F(Adapters, OfATiedTableAreUsedWithTheirBaseAndAreNotMerged) {
   const files::TempDir folder;
   const fs::path tied = folder.path() / "base", tuned = folder.path() / "tuned";
   (void)TinyRun().train({.accumulation = 2}, 4, tied);

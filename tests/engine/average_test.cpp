@@ -133,7 +133,7 @@ TEST(Average, OfAnyRuleLeavesItsWeights) {
 }
 
 // An average that never moves keeps the initial weights.
-TEST(Average, IsWhatIsEvaluatedAndTrainingGoesOnWithTheWeights) {
+TEST(Average, IsWhatIsEvaluatedAndTrainingContinuesWithTheWeights) {
   for (const bool half : {false, true}) {
     TinyRun run = averaged(R"({"decay": 1})");
     if (half) run.set("bf16.enabled", "true");

@@ -83,7 +83,7 @@ TEST_F(ClassPictures, CountTheLabelsOfSamplesWithSeveral) {
   EXPECT_THAT(text("roc.svg"), AllOf(HasSubstr("p, area 0.7500"), HasSubstr("q, area 1.0000")));
 }
 
-TEST_F(ClassPictures, AreNoneOfNumbers) {
+TEST_F(ClassPictures, AreNotDrawnForNumbers) {
   write({.width = 2, .label_width = 2, .values = {1, 2}, .labels = {1, 2}},
         R"({"problem_type": "regression"})");
   write({.width = 1, .label_width = 1, .values = {1}, .labels = {1}}, "{}");

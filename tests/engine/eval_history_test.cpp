@@ -38,11 +38,11 @@ std::int64_t stopped_at(const EvalOptions& options, const std::vector<double>& v
   return 0;
 }
 
-TEST(Standings, StopAfterSoManyEvaluationsWithoutAGain) {
+TEST(EvalHistoryStops, StopAfterANumberOfEvaluationsWithoutAGain) {
   EvalOptions options = options_of("loss");
   options.patience = 2;
 
-  EXPECT_EQ(stopped_at(options, {3, 2, 2.5, 1.5, 1.6, 1.5}), 60);  // equal is no gain
+  EXPECT_EQ(stopped_at(options, {3, 2, 2.5, 1.5, 1.6, 1.5}), 60);  // equal does not count as a gain
   EXPECT_EQ(stopped_at(options, {3, 2, 2.5, 1.5, 1.6, 1.4}), 0);
   EXPECT_EQ(stopped_at(options, {kNan, kNan}), 20);
   EXPECT_EQ(stopped_at(options, {3, kNan, 2, kNan, kNan}), 50);
@@ -51,7 +51,7 @@ TEST(Standings, StopAfterSoManyEvaluationsWithoutAGain) {
   EXPECT_EQ(stopped_at(options, {0.1, 0.3, 0.2}), 30);
 }
 
-TEST(Standings, StopAfterSoManyStepsWithoutAGain) {
+TEST(EvalHistoryStops, StopAfterANumberOfStepsWithoutAGain) {
   EvalOptions options = options_of("loss");
   options.patience_steps = 25;
 
@@ -59,7 +59,7 @@ TEST(Standings, StopAfterSoManyStepsWithoutAGain) {
   EXPECT_EQ(stopped_at(options, {3, 2, 2.5, 1.5, 1.6, 1.7}), 0);
 }
 
-TEST(Standings, CountOnlyGainsOfMoreThanTheLeast) {
+TEST(EvalHistoryStops, CountOnlyGainsOfMoreThanTheLeast) {
   EvalOptions options = options_of("loss");
   options.patience = 2;
   options.min_gain = 0.25;
@@ -72,7 +72,7 @@ TEST(Standings, CountOnlyGainsOfMoreThanTheLeast) {
   EXPECT_EQ(history.best()->step, 2);  // the best one nevertheless
 }
 
-TEST(Standings, SurviveACheckpoint) {
+TEST(EvalHistoryStops, SurviveACheckpoint) {
   EvalOptions options = options_of("loss");
   options.patience = 3;
   options.patience_steps = 1000;
@@ -95,7 +95,7 @@ TEST(Standings, SurviveACheckpoint) {
   }
 }
 
-TEST(Standings, OfAnotherMetricBeginAnew) {
+TEST(EvalHistoryStops, OfAnotherMetricStartAgain) {
   EvalOptions loss = options_of("loss"), accuracy = options_of("accuracy");
   loss.patience = accuracy.patience = 1;
   EvalHistory history;

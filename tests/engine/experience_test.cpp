@@ -38,7 +38,7 @@ std::unique_ptr<tasks::Task> task_of(const std::string& type, const std::string&
   return task;
 }
 
-TEST(Experience, OfATaskThatLearnsFromItsDatasetIsNone) {
+TEST(Experience, IsAbsentForATaskThatLearnsFromItsDataset) {
   EXPECT_EQ(experience_of(nullptr), nullptr);
   EXPECT_EQ(experience_of(task_of("pretrain", "{}").get()), nullptr);
 }

@@ -84,7 +84,7 @@ TEST_F(Samples, EndEachOnItsOwn) {
       shortest = std::min(shortest, one.tokens.size());
       EXPECT_EQ(one.ended, one.tokens.size() < 400U);
       for (const std::int32_t token : one.tokens)
-        EXPECT_NE(token, 0) << "the end of text is no token of the text";
+        EXPECT_NE(token, 0) << "the end of text is not a token of the text";
     }
     EXPECT_LT(shortest, longest);
   });

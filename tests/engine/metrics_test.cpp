@@ -203,7 +203,7 @@ TEST(LossPlot, ShowsLossesBelowZero) {
   EXPECT_NE(svg.find("740.0,356.2"), std::string::npos) << "the last point is a margin above it";
 }
 
-TEST(StepLine, TellsLossRateNormSpeedMemorySharesAndTimeLeft) {
+TEST(StepLine, ReportsLossRateNormSpeedMemorySharesAndTimeLeft) {
   StepReport report = report_of(120, 3.21);
   report.data_s = 0.005;
   report.comm_s = 0.05;
@@ -255,7 +255,7 @@ TEST(StepLine, HasTheMeansOfTheStepsSinceTheLastOne) {
   EXPECT_DOUBLE_EQ(since.take(plain).seconds, 0.1) << "each line begins anew";
 }
 
-TEST(StepLine, TellsWhyAStepWasSkippedAndHowManyWere) {
+TEST(StepLine, ReportsWhyAStepWasSkippedAndHowManyWere) {
   StepReport report = report_of(7, 3.0);
   report.skipped = true;
   report.skipped_total = 3;

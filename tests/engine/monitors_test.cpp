@@ -214,7 +214,7 @@ TEST(Monitors, ShowTheSameDistributionsOnEveryLayout) {
 }
 
 // A monitor must not end a training.
-TEST(Monitors, ThatCannotWriteEndAloneAndAreTold) {
+TEST(Monitors, ThatCannotWriteEndAloneAndAreReported) {
   TinyRun run;
   run.set("trainer.max_steps", "2");
   const fs::path folder = run.folder() / "run";

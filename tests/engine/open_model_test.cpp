@@ -270,7 +270,7 @@ TEST(OpenModels, AreNotMeasuredOnNothing) {
   }
 }
 
-TEST(OpenModels, AreRefusedInWordsThatNobodyKnowsAndInEightBitsOnRanksWithWholeLayers) {
+TEST(OpenModels, UnknownPrecisionsAndEightBitsOnRanksWithWholeLayersAreRefused) {
   TinyRun run;
   const files::TempDir folder;
   (void)run.train({.ranks = 1, .accumulation = 1}, 1, folder.path());

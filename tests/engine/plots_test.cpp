@@ -54,7 +54,7 @@ TEST_F(Plots, HaveAPanelForEachUnitOfWhatARunReports) {
   EXPECT_THAT(rewards, ElementsAre("reward", "held out", "a<b"));
   EXPECT_EQ(panels[0].curves[0].points.at(1).step, 3);
   EXPECT_EQ(panels[0].curves[0].points.at(1).value, 2.0);
-  EXPECT_EQ(panels[2].curves[0].points.size(), 1U) << "null is no point";
+  EXPECT_EQ(panels[2].curves[0].points.size(), 1U) << "null is not a point";
 }
 
 TEST_F(Plots, AreDrawnWithTheirLastValues) {

@@ -73,7 +73,7 @@ TEST(Profilers, TraceEveryRankOnOneClock) {
   EXPECT_LT(begin[1], end[0]);
 }
 
-TEST(Profilers, TellMemoryAndWaitsOfEveryRank) {
+TEST(Profilers, ReportMemoryAndWaitsOfEveryRank) {
   TinyRun run;
   run.set("trainer.max_steps", "3").set("model.num_layers", "2");
   const fs::path folder = run.folder() / "run";

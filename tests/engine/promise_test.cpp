@@ -113,7 +113,7 @@ TEST(OnOneRank, TheLossScaleFollowsTheSameRule) {
 
 // A stage that was chosen from the number of ranks doesn't count as given: amp allows no given
 // stage other than its own.
-TEST(OnOneRank, AStageThatNobodyWroteStaysSo) {
+TEST(OnOneRank, AnUnwrittenStageStaysUnwritten) {
   for (const char* precision :
        {R"(, "amp": {"enabled": true})", R"(, "fp16": {"enabled": true})"}) {
     const planner::Plan spread = plan_of(precision, 2);

@@ -88,7 +88,7 @@ TEST(ResumeCurve, KeepsTheOldCurveWhenAsked) {
   EXPECT_NEAR(rate_of(plan, change, 40), 1e-3 * 1 / 40, 1e-12);
 }
 
-TEST(ResumeCurve, BeginsAnewWhenAsked) {
+TEST(ResumeCurve, StartsAgainWhenAsked) {
   const planner::PlanWithData plan = plan_that("restart", "120");
   const CurveChange change = curve_change(saved_by(plan_with("40"), 30), plan);
 
@@ -99,7 +99,7 @@ TEST(ResumeCurve, BeginsAnewWhenAsked) {
 }
 
 // Its checkpoints say where it began, so that an interruption does not begin it once more.
-TEST(ResumeCurve, BeginsAnewOnlyOnce) {
+TEST(ResumeCurve, StartsAgainOnlyOnce) {
   const planner::PlanWithData plan = plan_that("restart", "120");
   const planner::PlanWithData running = planner::with(
       plan,

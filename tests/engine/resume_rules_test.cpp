@@ -51,7 +51,7 @@ std::vector<std::string> changes_after(const std::string& path, const std::strin
   return accepted_changes(meta, run.plan({}), data_of("same"));
 }
 
-TEST(ResumeRules, TheSameConfigurationGoesOnSilently) {
+TEST(ResumeRules, TheSameConfigurationContinuesSilently) {
   const TinyRun run;
 
   EXPECT_TRUE(accepted_changes(meta_of(run.plan({})), run.plan({}), data_of("same")).empty());
@@ -87,7 +87,7 @@ TEST(ResumeRules, WeightsAndGradientsThatTravelInEightBitsAreAcceptedAndListed) 
   }
 }
 
-TEST(ResumeRules, OtherWordsForTheSameThingAreNoChange) {
+TEST(ResumeRules, EquivalentSpellingsAreNotAChange) {
   EXPECT_TRUE(changes_after("optimizer.type", "\"adamw\"").empty());
   EXPECT_TRUE(changes_after("model.activation", "\"gelu_new\"").empty());
 }
@@ -269,7 +269,7 @@ TEST(RunFolder, RefusesLinksAndFifosInThePlaceOfItsFiles) {
   }
 }
 
-TEST(RunFolder, ThatCannotBePreparedIsNoBugOfOurs) {
+TEST(RunFolder, ThatCannotBePreparedIsAUsersError) {
   const files::TempDir dir;
   const RunFolder folder(dir.path() / "run");
   files::write_atomic(folder.path() / "logs", "");
@@ -320,7 +320,7 @@ TEST(RunFolder, IsFinishedThoughASignalCameInTheLastStep) {
   EXPECT_EQ(status_of(folder).find("exit_code")->as_integer(), kExitIncomplete);
 }
 
-TEST(RunFolder, ThatWasMadeForNothingGoesAgain) {
+TEST(RunFolder, IsRemovedIfItWasMadeForNothing) {
   const files::TempDir dir;
   { const RunFolder folder(dir.path() / "run"); }
   EXPECT_FALSE(std::filesystem::exists(dir.path() / "run"));
@@ -394,7 +394,7 @@ TEST(RunFolder, MovesTheOldContentsAsideHoweverItIsNamed) {
   }
 }
 
-TEST(RunFolder, SparesTheCheckpointInItThatTrainingGoesOnFrom) {
+TEST(RunFolder, SparesTheCheckpointInItThatTrainingContinuesFrom) {
   const files::TempDir dir;
   const RunFolder folder(dir.path() / "run");
   folder.prepare(json::Value::object());
@@ -435,7 +435,7 @@ TEST(RunFolder, MovesNothingAsideWhereOneThingCannotFollow) {
 }
 
 /// As where the folder is a mount point: here a longer name next to it is not allowed.
-TEST(RunFolder, KeepsTheOldContentsInsideWhereTheyCannotStandBesideIt) {
+TEST(RunFolder, KeepsTheOldContentsInsideIfTheParentCannotHoldThem) {
   const files::TempDir dir;
   const std::filesystem::path run = dir.path() / std::string(250, 'r');
   const RunFolder folder(run);

@@ -55,7 +55,7 @@ TEST(RanksThreads, ThatCannotBeHadAreAnErrorWithARemedy) {
 }
 
 TEST(TrainingWords, SpeakOfItsCheckpoints) {
-  const launch::Messages training = training_words(), others;
+  const launch::Messages training = training_messages(), others;
 
   EXPECT_NE(training.again.find("checkpoint"), std::string::npos);
   EXPECT_EQ(others.again.find("checkpoint"), std::string::npos);

@@ -106,18 +106,18 @@ Result train(const TinyRun& run,
   return result;
 }
 
-class BothWays : public ::testing::TestWithParam<bool> {
+class SaverModes : public ::testing::TestWithParam<bool> {
  protected:
-  BothWays() { run_.set("checkpoint.async", GetParam() ? "true" : "false"); }
+  SaverModes() { run_.set("checkpoint.async", GetParam() ? "true" : "false"); }
   [[nodiscard]] Steps saved() const { return steps_of(folder_.path() / "checkpoints"); }
   TinyRun run_;
   files::TempDir folder_;
 };
-INSTANTIATE_TEST_SUITE_P(, BothWays, ::testing::Bool(), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(, SaverModes, ::testing::Bool(), [](const auto& info) {
   return info.param ? "Beside" : "Waiting";
 });
 
-TEST(SavingBeside, WritesWhatWasThereWhenItBegan) {
+TEST(BackgroundSaving, WritesWhatWasThereWhenItBegan) {
   struct Case {
     const char* name;
     Layout layout;
@@ -161,7 +161,7 @@ TEST(SavingBeside, WritesWhatWasThereWhenItBegan) {
   }
 }
 
-TEST(SavingBeside, ChangesNoStep) {
+TEST(BackgroundSaving, ChangesNoStep) {
   const TinyRun run;
   std::vector<double> alone, beside;
   const auto losses = [&](std::vector<double>& out, bool saves) {
@@ -184,7 +184,7 @@ TEST(SavingBeside, ChangesNoStep) {
   EXPECT_EQ(beside, alone);
 }
 
-TEST(SavingBeside, CopiesNothingBeforeAnUpdateAndKeepsNoCopyAfterIt) {
+TEST(BackgroundSaving, CopiesNothingBeforeAnUpdateAndKeepsNoCopyAfterIt) {
   const files::TempDir dir;
   on_engines(TinyRun(), {.ranks = 2}, [&](Engine& engine) {
     const auto held = [&] {
@@ -206,7 +206,7 @@ TEST(SavingBeside, CopiesNothingBeforeAnUpdateAndKeepsNoCopyAfterIt) {
   });
 }
 
-TEST(SavingBeside, IsWaitedForAsLongAsADiskTakes) {
+TEST(BackgroundSaving, IsWaitedForUntilTheDiskHasIt) {
   const files::TempDir dir;
   on_engines(TinyRun(), {.ranks = 2}, [&](Engine& engine) {
     engine.train_step();
@@ -232,7 +232,7 @@ TEST(Saving, NeedsNoThread) {
   checkpoint::Checkpoint(checkpoint::list(dir.path()).front()).verify();
 }
 
-TEST_P(BothWays, SavesEverySoManyStepsAndAtTheEndAndKeepsTheNewest) {
+TEST_P(SaverModes, SavesEveryFewStepsAndAtTheEndAndKeepsTheNewest) {
   run_.set("trainer.max_steps", "9").set("checkpoint.every", "2").set("checkpoint.keep", "3");
 
   const Result result = train(run_, folder_.path());
@@ -243,7 +243,7 @@ TEST_P(BothWays, SavesEverySoManyStepsAndAtTheEndAndKeepsTheNewest) {
     checkpoint::Checkpoint(folder).verify();
 }
 
-TEST_P(BothWays, SavesByTheClock) {
+TEST_P(SaverModes, SavesByTheClock) {
   run_.set("trainer.max_steps", "4").set("checkpoint.every_minutes", "1e-9");
   run_.set("checkpoint.keep", "9");
 
@@ -252,7 +252,7 @@ TEST_P(BothWays, SavesByTheClock) {
   EXPECT_THAT(saved(), ElementsAre(1, 2, 3, 4));
 }
 
-TEST_P(BothWays, NeverSavesByAClockThatIsOff) {
+TEST_P(SaverModes, NeverSavesByAClockThatIsOff) {
   run_.set("trainer.max_steps", "4").set("checkpoint.every_minutes", "0");
 
   train(run_, folder_.path());
@@ -260,7 +260,7 @@ TEST_P(BothWays, NeverSavesByAClockThatIsOff) {
   EXPECT_THAT(saved(), ElementsAre(4));
 }
 
-TEST_P(BothWays, KeepsTheBestBesideTheNewest) {
+TEST_P(SaverModes, KeepsTheBestAndTheNewest) {
   run_.set("checkpoint.best", "true").set("checkpoint.keep", "1").set("checkpoint.every", "3");
   run_.set("trainer.max_steps", "9");
   Script script;
@@ -276,7 +276,7 @@ TEST_P(BothWays, KeepsTheBestBesideTheNewest) {
   EXPECT_THAT(saved(), ElementsAre(13, 14));
 }
 
-TEST_P(BothWays, TheBestOfAnotherRunDoesNotCount) {
+TEST_P(SaverModes, TheBestOfAnotherRunDoesNotCount) {
   run_.set("checkpoint.best", "true").set("checkpoint.keep", "1");
   run_.set("trainer.max_steps", "3");
   Script script;
@@ -291,7 +291,7 @@ TEST_P(BothWays, TheBestOfAnotherRunDoesNotCount) {
   EXPECT_THAT(steps_of(elsewhere.path() / "checkpoints"), ElementsAre(5, 6));
 }
 
-TEST_P(BothWays, SavesAtASignal) {
+TEST_P(SaverModes, SavesAtASignal) {
   run_.set("checkpoint.every", "2");
   Script script;
   script.stop_in = 5;
@@ -302,7 +302,7 @@ TEST_P(BothWays, SavesAtASignal) {
   EXPECT_THAT(saved(), ElementsAre(2, 4, 5));
 }
 
-TEST_P(BothWays, SavesNothingAtASignalWhereThatIsOff) {
+TEST_P(SaverModes, SavesNothingAtASignalWhereThatIsOff) {
   run_.set("checkpoint.every", "2").set("checkpoint.save_on_signal", "false");
   Script script;
   script.stop_in = 5;
@@ -313,7 +313,7 @@ TEST_P(BothWays, SavesNothingAtASignalWhereThatIsOff) {
   EXPECT_THAT(saved(), ElementsAre(2, 4));
 }
 
-TEST_P(BothWays, LeavesTheCheckpointThatWasUnderWayWhenTrainingDiverges) {
+TEST_P(SaverModes, LeavesTheCheckpointThatWasUnderWayWhenTrainingDiverges) {
   run_.set("checkpoint.every", "1").set("optimizer.params.lr", "1e30");
   run_.set("scheduler", "{}").set("gradient_clipping", "0");
   std::string said;
@@ -346,7 +346,7 @@ class FullDisk {
   rlimit before_{};
 };
 
-TEST_P(BothWays, GoesOnWithoutACheckpointThatTheDiskRefuses) {
+TEST_P(SaverModes, ContinuesWithoutACheckpointThatTheDiskRefuses) {
   run_.set("trainer.max_steps", "3");
   train(run_, folder_.path());
   const auto old = contents(folder_.path());

@@ -308,7 +308,7 @@ TEST(ThroughputHook, LeavesOutTheFirstSteps) {
   });
 }
 
-TEST(MetricByEpochHook, TellsTheMeanOfWholeEpochs) {
+TEST(MetricByEpochHook, ReportsTheMeanOfWholeEpochs) {
   Lines console;
   double sum = 0.0;
   on_engines(TinyRun().set("trainer.max_steps", "7"), {.micro_batch = 50}, [&](Engine& engine) {

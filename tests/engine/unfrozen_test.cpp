@@ -64,7 +64,7 @@ TEST(Unfrozen, TheFirstUpdateOfAParameterIsItsFirstWheneverItComes) {
   EXPECT_EQ(parallel::updates_before(saved, "wte.weight"), 0);
 }
 
-TEST(Unfrozen, ItsCountGoesOnOverSavesInEveryLayout) {
+TEST(Unfrozen, ItsCountContinuesOverSavesInEveryLayout) {
   for (const char* type : {"AdamW", "Lamb", "Adafactor"}) {
     SCOPED_TRACE(type);
     const files::TempDir dir;

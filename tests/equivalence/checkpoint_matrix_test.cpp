@@ -44,7 +44,7 @@ TEST(CheckpointMatrix, LayoutsHaveNamesOfTheirOwn) {
   EXPECT_EQ(names.size(), saved_layouts().size());
 }
 
-TEST(CheckpointMatrix, ARunGoesOnInAnotherLayoutAsIfNothingHadHappened) {
+TEST(CheckpointMatrix, ARunContinuesInAnotherLayoutAsIfNothingHadHappened) {
   SavedRuns& runs = runs_of_all_tests();
   const auto layouts = saved_layouts();
 

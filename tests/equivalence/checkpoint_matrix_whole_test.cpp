@@ -7,7 +7,7 @@
 namespace tessera::test {
 namespace {
 
-TEST(CheckpointMatrixWhole, ARunGoesOnInAnyLayoutAsIfNothingHadHappened) {
+TEST(CheckpointMatrixWhole, ARunContinuesInAnyLayoutAsIfNothingHadHappened) {
   SavedRuns runs;
 
   for (const Layout& save : saved_layouts()) {

@@ -86,7 +86,7 @@ TEST(CombinationsPage, HasTheCombinationsThatThereAre) {
     ASSERT_EQ(shown[c], expected[c]) << kRemedy;
 }
 
-TEST(CombinationsPage, SaysOfEachWhatBecameOfItAndAtWhichCommit) {
+TEST(CombinationsPage, ListsResultAndCommitOfEach) {
   const std::string page =
       files::read(test::source_dir().string() + "/docs/tables/combinations.md");
 

@@ -18,7 +18,7 @@ TEST(CompressedMatrix, GivesTheSameBitsInStages0And1ForEveryPairOfValues) {
   expect_compressed_cells(cells);
 }
 
-TEST(CompressedInFp16, SkipsAnOverflowAlikeAndGoesOnWithSigns) {
+TEST(CompressedInFp16, SkipsAnOverflowAlikeAndContinuesWithSigns) {
   constexpr std::int64_t kSteps = 12;
   for (const char* optimizer : CompressedCell::kOptimizers) {
     SCOPED_TRACE(optimizer);

@@ -104,7 +104,7 @@ TEST(CompressedInAPipeline, OfOneReplicaGivesTheBitsOfOneRank) {
   }
 }
 
-TEST(CompressedInAPipeline, GoesOnWithoutItAndBackWithTheSameBits) {
+TEST(CompressedInAPipeline, ContinuesWithoutItAndBackWithTheSameBits) {
   for (const char* optimizer : {"OneBitAdam", "ZeroOneAdam"}) {
     SCOPED_TRACE(optimizer);
     const TinyRun run = run_of(optimizer);
@@ -146,7 +146,7 @@ TEST(CompressedUpdates, ThatOverflowAreSkippedWithAReason) {
   }
 }
 
-TEST_P(Compressed, GoesOnFromAnyStepWithTheSameBits) {
+TEST_P(Compressed, ContinuesFromAnyStepWithTheSameBits) {
   const TinyRun run = run_of(GetParam());
   const Layout zero{.ranks = 2, .accumulation = 1, .stage = 0},
       one{.ranks = 2, .accumulation = 1, .stage = 1};
@@ -165,7 +165,7 @@ TEST_P(Compressed, GoesOnFromAnyStepWithTheSameBits) {
   }
 }
 
-TEST_P(Compressed, GoesOnOnAnotherNumberOfRanksFromTheSameWeights) {
+TEST_P(Compressed, ContinuesOnAnotherNumberOfRanksFromTheSameWeights) {
   // A step at which ranks of 0/1 Adam exchange.
   constexpr std::int64_t kStop = 8, kEnd = kStop + 4;
   const TinyRun run = run_of(GetParam());
@@ -381,7 +381,7 @@ TEST(SignMemory, IsWhatIsPromisedAndPlanned) {
   }
 }
 
-TEST(SignResume, TellsOfAnotherNumberOfRanks) {
+TEST(SignResume, ReportsAnotherNumberOfRanks) {
   const TinyRun run = run_of("OneBitAdam");
   const files::TempDir folder;
   (void)run.train({.ranks = 2, .accumulation = 2, .stage = 0}, 4, folder.path());

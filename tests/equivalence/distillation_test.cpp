@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// A teacher beside the model that is trained: the same bits on any number of ranks and after a
+// A teacher of the model that is trained: the same bits on any number of ranks and after a
 // resume.
 #include <filesystem>
 #include <string>

@@ -116,7 +116,7 @@ TEST(ErrorFeedback, ResumesToTheBit) {
 }
 
 /// Whoever goes on takes a share of the sum of what was lost.
-TEST(ErrorFeedback, GoesOnWithAnotherNumberOfRanks) {
+TEST(ErrorFeedback, ContinuesWithAnotherNumberOfRanks) {
   const TinyRun run = feeding_run();
   const Layout two{.ranks = 2, .accumulation = 2, .stage = 1},
       four{.ranks = 4, .accumulation = 1, .stage = 3};

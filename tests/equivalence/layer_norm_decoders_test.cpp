@@ -37,7 +37,7 @@ TEST(OptLayouts, HaveTheParametersOfOpt) {
   EXPECT_THAT(names, ::testing::IsSupersetOf({"project_in.weight", "project_out.weight"}));
 }
 
-// Positions count the tokens that are no padding, of all tokens of the sample.
+// Positions count the tokens that are not padding, of all tokens of the sample.
 TEST(OptLayouts, CountPositionsOfPaddedTexts) {
   TinyRun run = run_of_opt();
   run.use_padded_documents();

@@ -85,7 +85,7 @@ TEST(Pipeline, TheSameWithRecomputedBlocks) {
 
 // The table has 256 x 8 elements, and the two norms are padded to as many: the last stage writes
 // both at once.
-TEST(Pipeline, TheSameWithATiedTableAsLargeAsTheNormBesideIt) {
+TEST(Pipeline, TheSameWithATiedTableAsLargeAsTheNormOfItsBlock) {
   for (const char* sums : {"fp32", "bf16"}) {
     SCOPED_TRACE(sums);
     TinyRun run = deep_run();
@@ -188,7 +188,7 @@ TEST(Pipeline, PartitionsAgreeToTheBit) {
   }
 }
 
-TEST(Pipeline, GoesOnFromAndIntoOtherLayouts) {
+TEST(Pipeline, ContinuesFromAndIntoOtherLayouts) {
   const TinyRun run = deep_run();
   const Layout one{.ranks = 1, .accumulation = 4, .stage = 0};
   const Layout two{.ranks = 4, .accumulation = 2, .stage = 3, .pipeline = pipeline(2, "1f1b")};

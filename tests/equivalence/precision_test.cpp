@@ -177,7 +177,7 @@ TEST(LossScaling, EndsAtTheSmallestScaleWithTheRankBlockAndTensor) {
               AllOf(HasSubstr("diverged at step 10"), HasSubstr("fixed loss scale, 1e+12")));
 }
 
-TEST(LossScaling, ALossThatIsNotFiniteIsNoOverflowOfGradients) {
+TEST(LossScaling, ALossThatIsNotFiniteIsNotAnOverflowOfGradients) {
   // Products of such weights are beyond 65504 in the first layer already.
   TinyRun run = fp16_run(R"({"enabled": true})"), wide;
   for (TinyRun* each : {&run, &wide})
@@ -189,7 +189,7 @@ TEST(LossScaling, ALossThatIsNotFiniteIsNoOverflowOfGradients) {
                     HasSubstr("no loss scale helps")));
 }
 
-TEST(LossScaling, GoesOnAtTheSmallestScaleWhereThatIsAskedFor) {
+TEST(LossScaling, ContinuesAtTheSmallestScaleWhereThatIsAskedFor) {
   TinyRun run = fp16_run(
       R"({"enabled": true, "initial_scale_power": 40, "hysteresis": 1, "min_loss_scale": 549755813888})");
   run.set("trainer.on_nonfinite", "\"skip\"");
@@ -197,7 +197,7 @@ TEST(LossScaling, GoesOnAtTheSmallestScaleWhereThatIsAskedFor) {
   EXPECT_EQ(run.train({.ranks = 2, .stage = 2}, 12).skipped.back(), 12);
 }
 
-TEST(LossScaling, ResumedItGoesOnToTheBit) {
+TEST(LossScaling, ResumedItContinuesToTheBit) {
   const Layout layout{.ranks = 2, .accumulation = 2, .stage = 2}, other{.ranks = 4, .stage = 3};
   for (
       const char* block :
@@ -221,7 +221,7 @@ TEST(LossScaling, ResumedItGoesOnToTheBit) {
   }
 }
 
-TEST(Precision, ARunGoesOnInAnother) {
+TEST(Precision, ARunContinuesInAnother) {
   TinyRun half = fp16_run(R"({"enabled": true})"), brain, full;
   brain.set("bf16.enabled", "true");
   for (const TinyRun* from : {&half, &brain}) {

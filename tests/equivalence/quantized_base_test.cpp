@@ -83,7 +83,7 @@ Trained train(const planner::Plan& made, std::int64_t steps) {
   return out;
 }
 
-TEST(QuantizedBase, IsTheModelOfWhatItsCodesStandFor) {
+TEST(QuantizedBase, IsTheModelOfItsDequantizedWeights) {
   for (const auto& [base, type] : std::vector<std::pair<std::string, std::string>>{
            {"nf4", "lora"}, {"int8", "lora"}, {"nf4", "dora"}, {"int8", "dora"}}) {
     SCOPED_TRACE(base + " " + type);
@@ -179,7 +179,7 @@ TEST(QuantizedBase, IsRefusedWhereABlockOfNf4WouldBeOfTwoRanks) {
   EXPECT_THROW((void)run.train({.ranks = 2, .tensor = 2}, 1), Error);
 }
 
-TEST(QuantizedBase, GoesOnToTheBit) {
+TEST(QuantizedBase, ContinuesToTheBit) {
   const TinyRun run = run_of("nf4");
   const Trace whole = run.train({.ranks = 2, .accumulation = 2, .stage = 1}, 4);
   const files::TempDir half;

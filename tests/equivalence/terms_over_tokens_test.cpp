@@ -147,7 +147,7 @@ TEST(TermsOverTokens, AreALargePartOfTheLossAndTheirCountsDiffer) {
   }
 }
 
-TEST(TermsOverTokens, KeepTheirOwnCountsWhoeverSharesThem) {
+TEST(TermsOverTokens, KeepTheirOwnCountsWhenTheyAreShared) {
   const TinyRun run = padded_run();
   for (const Layout& layout : std::vector<Layout>{
            {.ranks = 2, .accumulation = 2, .stage = 0, .context = 2},

@@ -106,7 +106,7 @@ at::Tensor logits_of(Composed& model, const Tensors& expected) {
   context.want_logits = true;
   return model.runner.infer(inputs(expected), context).outputs.at("logits");
 }
-/// The largest difference of logits of tokens that are no padding.
+/// The largest difference of logits of tokens that are not padding.
 double difference(const at::Tensor& a, const Tensors& expected, bool of_source) {
   at::Tensor apart = (a.to(at::kDouble) - expected.at("logits").to(at::kDouble)).abs();
   if (of_source && expected.contains("input.attention_mask"))

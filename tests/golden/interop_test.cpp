@@ -283,7 +283,7 @@ std::vector<double> next_losses(const fs::path& folder, const Spread& spread) {
 // Sums in another order; in bf16 also roundings in other places.
 constexpr double kFp32 = 1e-5, kBf16 = 2e-3;
 
-TEST(GoldenInterop, TrainingGoesOnAsItWouldHaveOnAnyRanksInAnyStage) {
+TEST(GoldenInterop, TrainingContinuesAsItWouldHaveOnAnyRanksInAnyStage) {
   for (const fs::path& folder : trainings()) {
     const std::vector<double> recorded = losses_of(folder);
     const auto step = static_cast<std::size_t>(step_of(folder));

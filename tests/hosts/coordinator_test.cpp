@@ -138,7 +138,7 @@ TEST_F(HeadOfHosts, NamesAHostThatFallsSilent) {
               HasSubstr("node-1 was lost (ranks 1 to 1): it has sent nothing for 2.5 s"));
 }
 
-TEST_F(HeadOfHosts, TellsAHostThatTheHeadIsLost) {
+TEST_F(HeadOfHosts, NotifiesAHostThatTheHeadIsLost) {
   start(1);
   Page page(1);
   CoordinatorClient mirror(part(0, 0, 1), kSame, 20.0);
@@ -299,7 +299,7 @@ TEST_F(HeadOfHosts, AcceptsARunFolderOfEachHostIfEachSavesItsOwnPart) {
             "accepted");
 }
 
-TEST_F(HeadOfHosts, TellsThatEachHostHasARunFolderOfItsOwn) {
+TEST_F(HeadOfHosts, ReportsThatEachHostHasARunFolderOfItsOwn) {
   start(2);
   const files::TempDir one, other;
 
@@ -415,7 +415,7 @@ TEST_F(HeadOfHosts, NamesTheRanksThatDidNotArrive) {
   EXPECT_THAT(text, HasSubstr("the hosts of ranks 2-5 did not arrive within 0.3 s"));
 }
 
-TEST_F(HeadOfHosts, RefusesStrangersAndTellsOfThem) {
+TEST_F(HeadOfHosts, RefusesAndReportsStrangers) {
   start(1);
   auto wrong = part(0, 0, 1);
   wrong->secret = random_secret();

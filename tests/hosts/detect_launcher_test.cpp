@@ -236,7 +236,7 @@ TEST_F(DetectLauncher, RefusesContradictionsWithBothValues) {
   EXPECT_EQ(refusal(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "3"}})).kind(), Error::Kind::Config);
 }
 
-TEST_F(DetectLauncher, RefusesWhatIsNoNumber) {
+TEST_F(DetectLauncher, RefusesWhatIsNotANumber) {
   const Error error = refusal(with(kTorchrun, {{"RANK", "one"}}));
 
   EXPECT_EQ(error.kind(), Error::Kind::Config);
@@ -348,7 +348,7 @@ TEST_F(DetectLauncherBelow, AnotherProcessIsInAnotherJobThoughTheyShareAPort) {
   EXPECT_FALSE(finds_job(in_slurm, detect(in_slurm)->job)) << "two of them in one step";
 }
 
-TEST_F(DetectLauncherBelow, IdentifiersOfTheLauncherCountWhoeverStartedTheProcess) {
+TEST_F(DetectLauncherBelow, IdentifiersOfTheLauncherCountForItsDescendants) {
   for (const Variables& variables :
        {kTorchrun, kSrun, with(kMpirun, {{"PMIX_NAMESPACE", "prterun-1"}})}) {
     const std::string job = detect(variables)->job;
@@ -381,7 +381,7 @@ TEST_F(DetectLauncherBelow, ARankIsBoundIfItsLauncherHasMoreProcessors) {
   EXPECT_FALSE(is_bound()) << "without a launcher";
 }
 
-TEST_F(DetectLauncher, TellsJobsApart) {
+TEST_F(DetectLauncher, DistinguishesJobs) {
   EXPECT_EQ(detect(kTorchrun)->job,
             detect(with(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}}))->job);
   EXPECT_NE(detect(kTorchrun)->job, detect(with(kTorchrun, {{"MASTER_PORT", "29501"}}))->job);

@@ -33,7 +33,7 @@ const std::vector<Fact> kFacts = {{Kind::Setting, "optimizer.params.lr", "", "0.
                                   {Kind::Derived, "the number of steps", "", "40"},
                                   {Kind::Progress, "the newest checkpoint", "", "step 4"}};
 
-TEST(Facts, ThatAreEqualAreNoDifference) {
+TEST(Facts, ThatAreEqualAreNotADifference) {
   EXPECT_THAT(told(kFacts, kFacts), IsEmpty());
   EXPECT_THAT(told({}, {}), IsEmpty());
 }
@@ -60,7 +60,7 @@ TEST(Facts, EveryOneThatDiffersIsNamedWithBothHosts) {
   }
 }
 
-TEST(Facts, ThatFollowFromOthersAreNotNamedBesideThem) {
+TEST(Facts, ThatFollowFromOthersAreNotReported) {
   std::vector<Fact> other = kFacts;
   other[1].value = "12 samples 89ab";
   other[3].value = "48";
@@ -69,7 +69,7 @@ TEST(Facts, ThatFollowFromOthersAreNotNamedBesideThem) {
 }
 
 // Another length of samples, or another tokenizer, makes other samples of equal files.
-TEST(Facts, OfSamplesAreNotNamedBesideWhatMakesThem) {
+TEST(Facts, OfSamplesAreNotReportedIfTheirSourcesDiffer) {
   std::vector<Fact> facts = kFacts, other;
   facts.push_back({Kind::Contents, kTokenizer, "tokenizer.json", "1"});
   for (const std::size_t changed : {std::size_t{0}, facts.size() - 1}) {

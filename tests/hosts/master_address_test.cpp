@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 
 /// Tests with exactly the given environment variables.
-class FindMaster : public testing::Test {
+class CoordinatorAddress : public testing::Test {
  protected:
   static void set(const std::map<std::string, std::string>& variables) {
     for (const char* name : {"MASTER_ADDR",
@@ -38,13 +38,13 @@ class FindMaster : public testing::Test {
   void TearDown() override { set({}); }
 };
 
-TEST_F(FindMaster, FindsNothingWithoutVariables) {
+TEST_F(CoordinatorAddress, FindsNothingWithoutVariables) {
   set({});
 
   EXPECT_FALSE(find_master_address());
 }
 
-TEST_F(FindMaster, PrefersFlagsToVariables) {
+TEST_F(CoordinatorAddress, PrefersFlagsToVariables) {
   set({{"MASTER_ADDR", "a"}, {"MASTER_PORT", "1234"}});
 
   EXPECT_EQ(find_master_address()->address, "a");
@@ -54,7 +54,7 @@ TEST_F(FindMaster, PrefersFlagsToVariables) {
   EXPECT_EQ(find_master_address("b")->source, "--master_addr");
 }
 
-TEST_F(FindMaster, KnowsTheFirstHostOfSlurmSageMakerAzureAndLsf) {
+TEST_F(CoordinatorAddress, KnowsTheFirstHostOfSlurmSageMakerAzureAndLsf) {
   set({{"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "3"}, {"SLURM_STEP_NODELIST", "n[07-08]"}});
   EXPECT_EQ(find_master_address()->address, "n07");
   EXPECT_EQ(find_master_address()->port, 10000 + 3 * kMasterPorts);
@@ -67,7 +67,7 @@ TEST_F(FindMaster, KnowsTheFirstHostOfSlurmSageMakerAzureAndLsf) {
   EXPECT_EQ(find_master_address()->address, "h1");
 }
 
-TEST_F(FindMaster, SkipsTheLaunchNodeOfJsrun) {
+TEST_F(CoordinatorAddress, SkipsTheLaunchNodeOfJsrun) {
   set({{"JSM_NAMESPACE_RANK", "0"}, {"LSB_MCPU_HOSTS", "batch1 1  h1 42 h2 42"}});
   EXPECT_EQ(find_master_address()->address, "h1");
   for (const char* hosts : {"h1 4 h2 4", "h1 1 h2 1", "h1 1"}) {
@@ -78,13 +78,13 @@ TEST_F(FindMaster, SkipsTheLaunchNodeOfJsrun) {
   EXPECT_EQ(find_master_address()->address, "h1");
 }
 
-TEST_F(FindMaster, IgnoresAnAllocationWithoutAStep) {
+TEST_F(CoordinatorAddress, IgnoresAnAllocationWithoutAStep) {
   set({{"SLURM_JOB_ID", "3"}, {"SLURM_JOB_NODELIST", "n[07-08]"}});
 
   EXPECT_FALSE(find_master_address());
 }
 
-TEST_F(FindMaster, RefusesWhatIsNoPortOrAddress) {
+TEST_F(CoordinatorAddress, RefusesWhatIsNeitherAPortNorAnAddress) {
   for (const char* port : {"x", "0", "65530", "-1", "80 "}) {
     set({{"MASTER_ADDR", "a"}, {"MASTER_PORT", port}});
     EXPECT_THROW(find_master_address(), Error) << port;
@@ -93,7 +93,7 @@ TEST_F(FindMaster, RefusesWhatIsNoPortOrAddress) {
   EXPECT_THROW(find_master_address(), Error);
 }
 
-TEST_F(FindMaster, ReadsTheHostsOfSageMaker) {
+TEST_F(CoordinatorAddress, ReadsTheHostsOfSageMaker) {
   EXPECT_THAT(sagemaker_hosts(R"( ["algo-1", "algo-2"] )"), ElementsAre("algo-1", "algo-2"));
   for (const char* text : {"", "[", "algo-1", "[algo-1]", R"(["algo-1",])"})
     EXPECT_THROW(sagemaker_hosts(text), Error) << text;

@@ -60,7 +60,7 @@ struct Misfit {
   std::string told_to_it, told_to_others;
 };
 
-TEST_F(MisfitHosts, TellsBothSidesInWhatTheirStartsDiffer) {
+TEST_F(MisfitHosts, ReportsBothSidesInWhatTheirStartsDiffer) {
   const std::vector<Misfit> misfits = {{"another number of ranks",
                                         [](HostPart& part) {
                                           part.world_size = 8;
@@ -115,7 +115,7 @@ void send_alone(int fd, const Message& message) {
   EXPECT_EQ(write(fd, &message, sizeof(message)), static_cast<ssize_t>(sizeof(message)));
 }
 
-TEST_F(MisfitHosts, TellsOfAnotherVersion) {
+TEST_F(MisfitHosts, ReportsAnotherVersion) {
   start(2, /*join_timeout_s=*/0.5);
   const int fd = stranger();
   Introduction later = introduction(secret_);
@@ -134,7 +134,7 @@ TEST_F(MisfitHosts, TellsOfAnotherVersion) {
                     HasSubstr("install the same program on every host")));
 }
 
-TEST(WireClients, TellOfAHeadOfAnotherVersion) {
+TEST(WireClients, ReportAHeadOfAnotherVersion) {
   std::string why;
   const launch::Fd listener = listen_on("127.0.0.1", 0, why);
   std::jthread coordinator([&](const std::stop_token& stop) {

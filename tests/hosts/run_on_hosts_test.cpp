@@ -76,7 +76,7 @@ TEST(AgentJob, RefusesEveryTextThatWasCutShort) {
   EXPECT_THROW(parse_agent_job(agent_job_text(wrong)), Error);
 }
 
-TEST(AgentJob, OfAnotherVersionIsToldAsSuch) {
+TEST(AgentJob, OfAnotherVersionIsReportedAsSuch) {
   std::string text = agent_job_text(job_with({}));
   text.replace(0, text.find('\n'), "tessera-agent 1");
   try {
@@ -241,7 +241,7 @@ TEST_F(Remote, EndsAgentsThatHaveNotMetAtTheFirstSignal) {
   EXPECT_EQ(run(stop), 143);
 }
 
-TEST_F(Remote, TellsWhichAgentCouldNotBeStartedOrWasKilled) {
+TEST_F(Remote, ReportsWhichAgentCouldNotBeStartedOrWasKilled) {
   EXPECT_EQ(run("[[ $host == 0 ]] || exit 255"), 8);
   EXPECT_THAT(error_, HasSubstr("host 127.0.0.2: ssh cannot reach it"));
   EXPECT_EQ(run("[[ $host == 0 ]] || exit 121"), 8);

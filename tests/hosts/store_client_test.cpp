@@ -48,7 +48,7 @@ TEST_F(Values, ReachTheRankThatWaitsForThem) {
   EXPECT_EQ(one.own_address(), "127.0.0.1");
 }
 
-TEST_F(Values, ThatNobodySetsAreTold) {
+TEST_F(Values, ThatNobodySetsAreReported) {
   StoreClient one(part_, 10.0);
   const double begin = now_s();
   try {

@@ -33,7 +33,7 @@ constexpr const char* kTutorial = R"({"NUM_EPOCHS": 60, "SEQ_LEN": 1024, "BATCH_
   "fp16": {"mode": "AMP_TYPE.NAIVE", "initial_scale": 65536, "growth_interval": 1000,
            "growth_factor": 2, "max_scale": 1048576}, "cudnn_benchmark": true})";
 
-TEST(Dialects, AreToldApartByKeysThatNobodyElseHas) {
+TEST(Dialects, AreRecognizedByKeysThatNoOtherProgramHas) {
   EXPECT_EQ(dialect_of(json_of(kTutorial)), Dialect::ColossalAi);
   EXPECT_EQ(dialect_of(json_of(R"({"fp16": {"mode": "NAIVE"}, "parallel": {"pipeline": 2}})")),
             Dialect::ColossalAi);
@@ -209,7 +209,7 @@ TEST(ColossalToOurs, PythonIsColossalsWhateverItsKeys) {
   EXPECT_EQ(out.value.find("gradient_accumulation_steps")->as_integer(), 4);
 }
 
-TEST(ColossalToDeepSpeed, GoesByWayOfOurs) {
+TEST(ColossalToDeepSpeed, IsConvertedThroughOurConfiguration) {
   const Converted out = convert_config(json_of(kTutorial), Dialect::DeepSpeed);
 
   EXPECT_EQ(out.value, json_of(R"({"train_micro_batch_size_per_gpu": 4,

@@ -273,7 +273,7 @@ TEST(ForeignFlags, WithoutACounterpartAreRefusedWithTheNearestKey) {
   }
 }
 
-TEST(ForeignFlags, WithoutAnEffectAreTold) {
+TEST(ForeignFlags, WithoutAnEffectAreReported) {
   for (const char* flag : {"--offload",
                            "--only_optimize_lora",
                            "--compute_fp32_loss",
@@ -434,7 +434,7 @@ TEST(ForeignFlags, AWarmupRatioSeesStepsThatAreSetBySet) {
   EXPECT_EQ(source.find("scheduler")->find("params")->find("num_warmup_steps")->as_integer(), 10);
 }
 
-TEST(ForeignFlags, OfOtherProcessorsAreTold) {
+TEST(ForeignFlags, OfOtherProcessorsAreReported) {
   for (std::vector<std::string> words :
        {std::vector<std::string>{"--tf32", "True", "a.json"}, {"--tf32", "a.json"}}) {
     const ForeignFlags flags = take_foreign_flags(words);
@@ -566,7 +566,7 @@ TEST(ForeignFlags, ABareDeepspeedNamesNoFile) {
   EXPECT_EQ(take_foreign_flags(words).config, "ds.json");
 }
 
-TEST(ForeignFlags, RefuseWhatIsNoNumber) {
+TEST(ForeignFlags, RefuseWhatIsNotANumber) {
   EXPECT_THROW(set_by({"--seed", "soon"}), Error);
   EXPECT_THROW(set_by({"--seed"}), Error);
   EXPECT_THROW(set_by({"--bf16=maybe"}), Error);

@@ -60,7 +60,7 @@ std::string refusal(const fs::path& path,
   return "";
 }
 
-TEST(ForeignTraining, GoesOnUnderTheOptimizerThatItHad) {
+TEST(ForeignTraining, ContinuesUnderTheOptimizerThatItHad) {
   for (const char* same : {"AdamW", "Adam", "FusedAdam"}) {
     EXPECT_EQ(refusal(kInterop / "torch_tutorial", plan_of(same)), "");
     EXPECT_EQ(refusal(kInterop / "deepspeed_z1_fp32", plan_of(same)), "");
@@ -105,7 +105,7 @@ void write_loop(const fs::path& folder, const std::vector<std::string>& states) 
                         {"param_groups", TorchValue::list({std::move(group)})}}));
 }
 
-TEST(ForeignTraining, WithoutStateGoesOnUnderAnOptimizerThatKeepsNoneAlone) {
+TEST(ForeignTraining, WithoutStateContinuesUnderAnOptimizerThatKeepsNoneAlone) {
   const files::TempDir dir;
   write_loop(dir.path(), {});
 

@@ -81,7 +81,7 @@ TEST(ModelSources, ThatHaveAPublishedNameAreFoundInTheCacheOfHuggingFace) {
   EXPECT_THAT(other, HasSubstr("hf download someone/other"));
 }
 
-TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {
+TEST(ModelSources, InOneFileNeedAConfigJsonNextToThem) {
   const files::TempDir folder;
   const auto refusal = [&](const char* name) -> Error {
     files::write_atomic(folder.path() / name, "no weights are read");
@@ -96,11 +96,11 @@ TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {
   for (const char* name : {"model.safetensors", "pytorch_model.bin", "lone.pth", "lone.pt"}) {
     const Error error = refusal(name);
     EXPECT_EQ(error.kind(), Error::Kind::Format);
-    EXPECT_THAT(error.what(), HasSubstr(std::string(name) + ": no config.json beside it"));
+    EXPECT_THAT(error.what(), HasSubstr(std::string(name) + ": no config.json next to it"));
   }
   const Error error = refusal("notes.txt");
   EXPECT_EQ(error.kind(), Error::Kind::Config);
-  EXPECT_THAT(error.what(), HasSubstr("notes.txt is no file of weights"));
+  EXPECT_THAT(error.what(), HasSubstr("notes.txt is not a file of weights"));
 }
 
 // Hosts compare the files that are noted: whichever decides the model must be among them.

@@ -304,7 +304,7 @@ TEST(Schedule, AQuickTryMayEndWithinTheWarmupAndHasItsRates) {
   EXPECT_DOUBLE_EQ(quick.lr(5), 4e-5);
 }
 
-TEST(Schedule, WhatIsNoFunctionOfTheUpdateIsRefusedWithItsReason) {
+TEST(Schedule, ARateThatDependsOnMoreThanTheUpdateIsRefusedWithTheReason) {
   for (const auto& [type, reason] : {std::pair("reduce_lr_on_plateau", "evaluation loss"),
                                      std::pair("ReduceLROnPlateau", "evaluation loss"),
                                      std::pair("LambdaLR", "function in program code"),

@@ -76,7 +76,7 @@ TEST(DeepSpeedCycle, CanLeaveTheMomentumAlone) {
 
 // --- BMTrain ---
 
-TEST(BmTrain, ItsParametersTellItsLinearAndCosineFromHuggingFaces) {
+TEST(BmTrain, ItsParametersDistinguishItsLinearAndCosineFromHuggingFaces) {
   // With a warm-up of 10 both are half way up at the sixth update; only BMTrain's has a rate of its
   // own.
   expect_points(
@@ -92,7 +92,7 @@ TEST(BmTrain, ItsParametersTellItsLinearAndCosineFromHuggingFaces) {
       {{1, 1.0}, {6, 0.5}, {11, 0.0}, {21, 1.0}});
 }
 
-TEST(BmTrain, StartsFromTheOptimizersRateUnlessToldOtherwise) {
+TEST(BmTrain, StartsFromTheOptimizersRateUnlessConfiguredOtherwise) {
   expect_points(make_schedule("NoDecay", R"({"warmup_iter": 4})", unit_rate),
                 {{2, 0.25}, {5, 1.0}, {99, 1.0}});
   expect_points(make_schedule("Noam", R"({"warmup_iter": 4, "end_iter": -1})", unit_rate),

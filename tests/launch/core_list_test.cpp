@@ -17,7 +17,7 @@ TEST(CoreList, ReadsNumbersAndRanges) {
   EXPECT_THAT(parse_core_list("1,3-5,7", "--bind_core_list"), ElementsAre(1, 3, 4, 5, 7));
 }
 
-TEST(CoreList, RefusesWhatIsNone) {
+TEST(CoreList, RefusesInvalidInput) {
   for (const char* list : {"", "a", "1-", "-1", "5-3", "1,1", "1-3,2", "9999999999", "1048576"})
     EXPECT_THROW(parse_core_list(list, "--bind_core_list"), Error) << list;
 }

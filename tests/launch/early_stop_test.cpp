@@ -41,7 +41,7 @@ TEST(EarlyStop, IsSilentUntilASignalComes) {
   EXPECT_FALSE(stopped_by({}));
 }
 
-TEST(EarlyStop, TellsTheSignalInWordsAndAsAnExitCode) {
+TEST(EarlyStop, ReportsTheSignalInWordsAndAsAnExitCode) {
   std::signal(SIGHUP, SIG_DFL);  // regardless of nohup
 
   EXPECT_EQ(stopped_by({SIGTERM})->exit_code(), kExitTerminated);

@@ -65,7 +65,7 @@ class HangWatchTest : public testing::Test {
   HangWatch watch_{page(), 0, {.waited_for_s = 0.1, .stopped_s = 0.2, .activity_s = 0.1}};
 };
 
-TEST_F(HangWatchTest, ARankThatOthersWaitForIsToldOnce) {
+TEST_F(HangWatchTest, ARankThatOthersWaitForIsReportedOnce) {
   const auto found = find();
 
   ASSERT_TRUE(found);
@@ -76,7 +76,7 @@ TEST_F(HangWatchTest, ARankThatOthersWaitForIsToldOnce) {
   EXPECT_FALSE(find());
 }
 
-TEST_F(HangWatchTest, AStoppedRankIsToldTwice) {
+TEST_F(HangWatchTest, AStoppedRankIsReportedTwice) {
   idle_.stop();
   page().line(1).waiting_for = 1;  // as it was when it was stopped
 
@@ -88,7 +88,7 @@ TEST_F(HangWatchTest, AStoppedRankIsToldTwice) {
   EXPECT_THAT(second->text, HasSubstr("kill -CONT " + std::to_string(idle_.pid())));
 }
 
-TEST_F(HangWatchTest, ARankThatShowsLifeOrWaitsItselfIsNotTold) {
+TEST_F(HangWatchTest, ARankThatShowsLifeOrWaitsItselfIsNotReported) {
   page().line(1).waiting_for = 3;
   page().line(2).state = static_cast<std::uint32_t>(RankState::Finished);
   EXPECT_FALSE(find()) << "rank 1 waits for a rank that has ended, which the supervisor tells";
@@ -101,7 +101,7 @@ TEST_F(HangWatchTest, ARankThatShowsLifeOrWaitsItselfIsNotTold) {
   }
 }
 
-TEST_F(HangWatchTest, AStoppedRankThatNobodyWaitsForIsToldOnceAndEndsWhenTheJobIsToStop) {
+TEST_F(HangWatchTest, AStoppedRankThatNobodyWaitsForIsReportedOnceAndEndsWhenTheJobIsToStop) {
   page().line(0).waiting_for = 0;
   idle_.stop();
 
@@ -118,7 +118,7 @@ TEST_F(HangWatchTest, AStoppedRankThatNobodyWaitsForIsToldOnceAndEndsWhenTheJobI
   EXPECT_TRUE(second->stopped);
 }
 
-TEST_F(HangWatchTest, ARankThatIsStoppedBeforeItRunsIsTold) {
+TEST_F(HangWatchTest, ARankThatIsStoppedBeforeItRunsIsReported) {
   page().line(1).state = static_cast<std::uint32_t>(RankState::Starting);
   idle_.stop();
 
@@ -129,9 +129,9 @@ TEST_F(HangWatchTest, ARankThatIsStoppedBeforeItRunsIsTold) {
 }
 
 /// Every activity that a disk, a file server or a reader can hold up.
-class HeldUp : public HangWatchTest, public testing::WithParamInterface<Activity> {};
+class RankThatWaits : public HangWatchTest, public testing::WithParamInterface<Activity> {};
 
-TEST_P(HeldUp, IsToldOnceForAllRanksAlthoughNobodyWaits) {
+TEST_P(RankThatWaits, IsReportedOnceForAllRanksAlthoughNobodyWaits) {
   page().line(0).waiting_for = 0;
   for (int rank = 0; rank < 3; ++rank)
     page().line(rank).activity = static_cast<std::uint32_t>(GetParam());
@@ -147,14 +147,14 @@ TEST_P(HeldUp, IsToldOnceForAllRanksAlthoughNobodyWaits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Activities,
-                         HeldUp,
+                         RankThatWaits,
                          testing::Values(Activity::ReadData,
                                          Activity::Load,
                                          Activity::Save,
                                          Activity::Generate,
                                          Activity::Report));
 
-TEST_F(HangWatchTest, ARankThatWaitsForItsDiskIsToldAlthoughItShowsLife) {
+TEST_F(HangWatchTest, ARankThatWaitsForItsDiskIsReportedAlthoughItShowsLife) {
   page().line(0).waiting_for = 0;
   page().line(2).activity = static_cast<std::uint32_t>(Activity::Save);
   std::optional<HangingRank> found;
@@ -169,7 +169,7 @@ TEST_F(HangWatchTest, ARankThatWaitsForItsDiskIsToldAlthoughItShowsLife) {
   EXPECT_THAT(found->text, HasSubstr("rank 2 has been"));
 }
 
-TEST_F(HangWatchTest, ARankThatSavesAndMakesProgressIsNotTold) {
+TEST_F(HangWatchTest, ARankThatSavesAndMakesProgressIsNotReported) {
   page().line(0).waiting_for = 0;
   page().line(2).activity = static_cast<std::uint32_t>(Activity::Save);
 

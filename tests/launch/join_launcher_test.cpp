@@ -95,7 +95,7 @@ TEST(JoinLauncher, NeedsNobodyForASingleRank) {
   EXPECT_EQ(wait_for(children[0]), 0);
 }
 
-TEST(JoinLauncher, TellsTheOthersWhenARankIsLost) {
+TEST(JoinLauncher, NotifiesTheOthersWhenARankIsLost) {
   Board& board = Board::make();
   const auto children =
       start(3, "lost", [&](const RankInfo& info) { return step_until_told(info, board); });
@@ -460,19 +460,19 @@ std::vector<int> tellers(const std::vector<int>& ranks,
   return out;
 }
 
-TEST(Refusal, OfAllRanksIsToldByTheLowestLocalRank) {
+TEST(Refusal, OfAllRanksIsReportedByTheLowestLocalRank) {
   const auto same = [](int) { return std::string("no data"); };
 
   EXPECT_THAT(tellers({2, 1, 0}, "all", same), testing::ElementsAre(0));
 }
 
-TEST(Refusal, ThatTheLowestRankDoesNotHaveIsToldByAnother) {
+TEST(Refusal, ThatTheLowestRankDoesNotHaveIsReportedByAnother) {
   const auto same = [](int) { return std::string("no data"); };
 
   EXPECT_THAT(tellers({1, 2}, "some", same), testing::SizeIs(1));
 }
 
-TEST(Refusal, OfAnotherKindIsToldAsWell) {
+TEST(Refusal, OfAnotherKindIsReportedAsWell) {
   const auto own = [](int rank) { return rank == 2 ? "no memory" : "no data"; };
 
   EXPECT_THAT(tellers({0, 1, 2}, "different", own), testing::ElementsAre(0, 2));

@@ -29,7 +29,7 @@ Options options_of(int ranks, std::vector<std::string>* lines = nullptr) {
   return options;
 }
 
-TEST(Launch, TellsEveryRankWhoItIs) {
+TEST(Launch, GivesEveryRankItsIdentity) {
   Board& board = Board::make();
 
   const int code = launch(options_of(3), [&](const RankInfo& info) {
@@ -191,7 +191,7 @@ TEST_P(LaunchLoss, OfAnyRankEndsTheJobAtOnceAndIsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LaunchLoss, testing::Values(0, 1, 2));
 
-TEST(LaunchLossCause, IsToldForOtherSignalsToo) {
+TEST(LaunchLossCause, IsReportedForOtherSignalsToo) {
   std::vector<std::string> lines;
 
   const int code = launch(options_of(1, &lines), [](const RankInfo&) {

@@ -25,7 +25,7 @@ ControlPage& shared_page(int ranks) {
   return *ControlPage::format(memory, ranks);
 }
 
-TEST(PeerWatch, TellsOfARankThatWasKilledWhileItBrokeTheWorld) {
+TEST(PeerWatch, ReportsARankThatWasKilledWhileItBrokeTheWorld) {
   ControlPage& page = shared_page(2);
   const pid_t victim = in_child([&] {
     page.abort_claim = 1;  // the message is never written

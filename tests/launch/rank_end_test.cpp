@@ -62,7 +62,7 @@ TEST(RankEnd, NamesTheHostOfAJobOfSeveral) {
   EXPECT_EQ(with_host(loss, "node-b").text, loss.text + "; its host is node-b");
 }
 
-TEST(RankEnd, OfARankThatHangsIsToldAsItsOwn) {
+TEST(RankEnd, OfARankThatHangsIsReportedAsItsOwn) {
   std::vector<char> memory(ControlPage::bytes(2) + alignof(ControlPage));
   void* place = memory.data();
   std::size_t room = memory.size();

@@ -35,7 +35,7 @@ TEST(MetaCounts, ViewsShareMemory) {
   EXPECT_EQ(count.current(), 96);
 }
 
-TEST(MetaCounts, StartAnewAtResetPeak) {
+TEST(MetaCounts, StartAgainAtResetPeak) {
   MetaCount count;
   { const at::Tensor moment = floats(100); }
   const at::Tensor kept = floats(1);

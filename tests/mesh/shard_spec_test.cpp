@@ -68,7 +68,7 @@ TEST(LocalBox, ObeysGivenCuts) {
   EXPECT_THROW(local_box({8}, spec, Mesh::data_parallel(3), 1), Error);
 }
 
-TEST(LocalBox, RefusesWhatIsNoBox) {
+TEST(LocalBox, RefusesWhatIsNotABox) {
   const ShardSpec zigzag{{{0, AxisSet::dp(), 1, {}, Order::Zigzag}}, {}};
 
   EXPECT_THROW(local_box({8}, zigzag, Mesh::data_parallel(2), 0), Error);

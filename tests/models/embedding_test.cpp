@@ -85,7 +85,7 @@ TEST(Embedding, IsTheHiddenStateOfAToken) {
   expect_rows(last, last.table[3], last.table[4]);
 }
 
-TEST(Embedding, IsTheMeanOfWhatIsNoPadding) {
+TEST(Embedding, IsTheMeanOfWhatIsNotPadding) {
   const Made made = embeddings(R"({"pooling": "mean"})");
 
   expect_rows(made, (made.table[1] + made.table[2] + made.table[3]) / 3, made.table[4]);

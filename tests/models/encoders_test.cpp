@@ -136,7 +136,7 @@ TEST(Encoders, HaveTwoLabelsWhereNothingIsSaid) {
   EXPECT_EQ(one.find("problem_type")->as_string(), "regression");
 }
 
-TEST(Encoders, TellOfLabelsThatContradictEachOther) {
+TEST(Encoders, ReportLabelsThatContradictEachOther) {
   std::string said;
   const auto labels_of = [&](const char* more) {
     said.clear();
@@ -158,7 +158,7 @@ TEST(Encoders, TellOfLabelsThatContradictEachOther) {
 }
 
 // The objective that is written for a model's head is read back unchanged.
-TEST(Encoders, SayTheirObjectiveInConfigJson) {
+TEST(Encoders, NameTheirObjectiveInConfigJson) {
   for (const std::string family :
        {"bert", "megatron-bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "vit"}) {
     const std::vector<std::string> objectives =
@@ -275,7 +275,7 @@ TEST(Encoders, RefuseKeysThatComputeSomethingElse) {
 }
 
 // The table of sines is stored like any other weight.
-TEST(Encoders, ReadStoredSinusoidsAndTellThatTheyAreTrained) {
+TEST(Encoders, ReadStoredSinusoidsAndReportThatTheyAreTrained) {
   std::string said;
   log::set_sink([&](log::Level, std::string_view message) { said += message; });
   const ModelOptions read =

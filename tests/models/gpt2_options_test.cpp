@@ -107,7 +107,7 @@ TEST(Gpt2Options, AreRefusedOnceWhereASizeComesToNothing) {
   }
 }
 
-TEST(Gpt2Options, TellAllProblemsWithTheirPlaces) {
+TEST(Gpt2Options, ReportAllProblemsWithTheirPlaces) {
   const Read read = resolve(
       "{\"num_layers\": 2, \"hidden_size\": 100,\n \"num_heads\": 12, \"vocab_size\": 200, "
       "\"max_positions\": 32}",

@@ -91,7 +91,7 @@ at::Tensor logits_with(const Gpt2Shape& shape, const std::vector<double>& factor
 }
 
 // Factors are powers of two, so that the scores have the same bits.
-TEST(Gpt2, ScalesAttentionAsItsQueriesCouldBe) {
+TEST(Gpt2, ScalesAttentionByTheOptionsOfHuggingFace) {
   Gpt2Shape shape = tiny();
   shape.num_heads = 2;  // of 16 channels
   const at::Tensor usual = logits_with(shape, {});

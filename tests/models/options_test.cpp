@@ -97,7 +97,7 @@ TEST(ModelOptions, AreThoseOfTheFamilyThatIsNamed) {
   EXPECT_FALSE(read("{}").whole.model.has("rate"));
 }
 
-TEST(ModelOptions, TellKeysOfAnotherFamilyWithTheirPlaces) {
+TEST(ModelOptions, ReportKeysOfAnotherFamilyWithTheirPlaces) {
   const Read other = read("{\"family\": \"imaginary\",\n \"qkv_bias\": true, \"rat\": 1}");
 
   EXPECT_EQ(other.problems.list().size(), 2U);

@@ -27,7 +27,7 @@ TEST(Params, PutsTheBlocksNameBeforeItsParameters) {
   EXPECT_TRUE(list[2]->info().tied);
 }
 
-TEST(Params, TakesTheShapeAsMatrixShapeUnlessTold) {
+TEST(Params, TakesTheShapeAsMatrixShapeByDefault) {
   Params params("h.0");
 
   const Param* plain = params.add("w", {6, 4}, {None, None}, Init::ones());
@@ -38,7 +38,7 @@ TEST(Params, TakesTheShapeAsMatrixShapeUnlessTold) {
   EXPECT_EQ(fused->info().matrix_shape, (Shape{24}));
 }
 
-TEST(Params, TakesRolesFromTheAxesUnlessTold) {
+TEST(Params, TakesRolesFromTheAxesByDefault) {
   Params params("h.0");
   const auto role = [&](Shape shape, std::vector<LogicalAxis> axes, Params::Tags tags = {}) {
     const std::string name = "p" + std::to_string(params.list().size());
@@ -49,7 +49,7 @@ TEST(Params, TakesRolesFromTheAxesUnlessTold) {
 
   EXPECT_EQ(role({9, 8}, {Vocab, Embed}), Role::TokenTable);
   EXPECT_EQ(role({8, 9}, {Embed, Vocab}), Role::OutputHead);
-  EXPECT_EQ(role({4, 8}, {None, Embed}), Role::Matrix) << "a router is no table of positions";
+  EXPECT_EQ(role({4, 8}, {None, Embed}), Role::Matrix) << "a router is not a table of positions";
   EXPECT_EQ(role({4, 8}, {None, Embed}, {.role = Role::PositionTable}), Role::PositionTable);
   EXPECT_EQ(role({8}, {Embed}), Role::Vector);
   EXPECT_EQ(role({3, 2, 4}, {None, Heads, None}, {.matrix_shape = {24}}), Role::Vector);

@@ -418,7 +418,7 @@ TEST(GridTraffic, OfANormIsTwoSumsOfEachRow) {
   }
 }
 
-TEST(GridPlaces, CoverEveryParameterOnceBesideCopies) {
+TEST(GridPlaces, CoverEveryParameterOnceExceptCopies) {
   const std::vector<Declared> declared = {
       {at::zeros({3, 5, 6, kC}), {None, Heads, None, Embed}},
       {at::zeros({kC, 30}), {Embed, Heads}, 6},

@@ -206,7 +206,7 @@ TEST(TokenLogProbabilitiesOf, NoTokenAreZeroAndHaveNoGradient) {
   EXPECT_FALSE(weight.sink().was_written());  // unwritten means zero
 }
 
-TEST(TokenLogProbabilitiesOf, AnEmptyBatchAreNone) {
+TEST(TokenLogProbabilitiesOf, OfAnEmptyBatchAreEmpty) {
   const at::Tensor x = at::zeros({0, kT, kC}).set_requires_grad(true);
   TestParam weight(at::randn({kV, kC}));
   StepContext context(Mode::Train, 1);

@@ -114,7 +114,7 @@ std::string refusal(const Call& call) {
   return {};
 }
 
-TEST(WeightForm, WithSplitInputsIsNoTableAndNoHead) {
+TEST(WeightForm, WithSplitInputsIsNeitherATableNorAHead) {
   const Param param = split(1);
   StepContext context(Mode::Train, 1);
   const at::Tensor ids = at::zeros({1, 2}, at::kLong), x = random({1, 2, kInputs}, 1);

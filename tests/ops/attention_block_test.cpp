@@ -190,7 +190,7 @@ TEST(AttentionBlock, WhoseKeysAreAllPaddingAddsNothing) {
   EXPECT_EQ(both.dv.slice(2, 12).abs().max().item<double>(), 0.0);
 }
 
-TEST(AttentionBlock, WorksOnMetaAndRefusesACausalBlockThatIsNoSquare) {
+TEST(AttentionBlock, WorksOnMetaAndRefusesACausalBlockThatIsNotASquare) {
   const at::Tensor q =
       at::empty({2, 3, 4, 8}, at::TensorOptions().device(at::kMeta).dtype(at::kBFloat16));
   const at::Tensor k = at::empty({2, 3, 6, 8}, q.options());

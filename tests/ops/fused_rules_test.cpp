@@ -198,7 +198,7 @@ struct LambSums {
   }
 };
 
-TEST(LambPrepare, TellsTheSumsOfChunksWhateverTheThreadsAndTheCpu) {
+TEST(LambPrepare, ReportsTheSumsOfChunksWhateverTheThreadsAndTheCpu) {
   constexpr std::int64_t kElements = 40 * 1024 + 83;
   const LambSums start = {data(kElements), std::vector<double>(41), std::vector<double>(41)};
 

@@ -48,7 +48,7 @@ TEST(OpLog, CountsTheProductsOfALinearLayer) {
     rows = log.rows();
   }
 
-  ASSERT_EQ(rows.size(), 3U) << "what runs inside of an operation is no operation of its own";
+  ASSERT_EQ(rows.size(), 3U) << "what runs inside of an operation is not an operation of its own";
   const double flops = 2.0 * 6 * 5 * 7;  // a multiplication and an addition each
   for (const char* name : {"linear", "linear dx", "linear dW"}) {
     const OpRow* row = find(rows, name);

@@ -134,7 +134,7 @@ TEST(PackedAttentionOf, OneDocumentASampleIsPlainAttention) {
   EXPECT_TRUE(same_bits(packed.y_BHTK, attention(one.q, one.k, one.v, one.args).y_BHTK));
 }
 
-TEST(PackedAttentionOf, DocumentsThatAreNoneIsRefused) {
+TEST(PackedAttentionOf, OfInvalidDocumentsIsRefused) {
   Text wrong = text(at::kFloat);
   for (const auto& [token, start] : {std::pair{0, 3}, {5, 2}, {39, 1}}) {
     wrong.args.starts_BT = starts_of(kLengths);

@@ -255,7 +255,7 @@ TEST(ZeroOneAdam, RefreshesAndMeetsAtGrowingIntervals) {
             "---s---s--");
 }
 
-TEST(ZeroOneAdam, GoesStepsOfItsOwnAndMeets) {
+TEST(ZeroOneAdam, TakesLocalStepsAndSynchronizes) {
   Alone ours("ZeroOneAdam",
              R"(, "var_freeze_step": 4, "var_update_scaler": 1,
                   "local_step_scaler": 2, "local_step_clipper": 4)",

@@ -100,7 +100,7 @@ TEST_P(EveryRule, NamesItsStatesOnceAndMeansWholeTensorsWhereItKeepsRowsOrColumn
   }
 }
 
-TEST_P(EveryRule, TellsItsWeightDecay) {
+TEST_P(EveryRule, ReportsItsWeightDecay) {
   EXPECT_EQ(rule_of(GetParam(), with(GetParam(), "\"weight_decay\": 0.25"))->base_weight_decay(),
             0.25);
   const bool decays = GetParam() == "FusedLAMB" || GetParam().starts_with("AdamW") ||

@@ -134,7 +134,7 @@ TEST(LossScaler, StartsAtTwoToTheSixteenth) {
   EXPECT_EQ(scaler(R"({"enabled": true, "initial_scale_power": 3})").scale(), 8.0);
 }
 
-// Factors whose powers are no short decimals.
+// Factors whose powers are not short decimals.
 constexpr const char* kBlocks[] = {
     R"({"enabled": true, "loss_scale_factor": 1.7, "loss_scale_window": 4, "hysteresis": 3})",
     R"({"enabled": true, "loss_scale_factor": 1.7, "loss_scale_window": 4, "hysteresis": 2,
@@ -144,7 +144,7 @@ constexpr const char* kBlocks[] = {
     R"({"enabled": true, "scaler": "bmtrain", "loss_scale_factor": 1.7, "loss_scale_steps": 4})",
     R"({"enabled": true, "loss_scale": 100})"};
 
-TEST(LossScaler, GoesOnExactlyAfterEveryStep) {
+TEST(LossScaler, ContinuesExactlyAfterEveryStep) {
   const std::string steps = "..o....o.oo.....oo.......oo.o..........";
   for (const char* text : kBlocks) {
     for (const int stage : {0, 1}) {
@@ -177,7 +177,7 @@ TEST(LossScaler, TakesOnlyTheScaleOfAnotherScaler) {
   EXPECT_EQ(deepspeed.state(), expected);
 }
 
-TEST(LossScaler, RefusesAStateThatIsNone) {
+TEST(LossScaler, RefusesAnInvalidState) {
   for (const char* text : {"{}",
                            R"({"scaler": "deepspeed"})",
                            R"({"scaler": "deepspeed", "scale": -1})",

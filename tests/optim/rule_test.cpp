@@ -58,7 +58,7 @@ TEST(AdamRule, DecayActsOnlyWhereTheViewAsksForIt) {
   EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, false), 1.0 - 0.01, 1e-7);
 }
 
-TEST(AdamRule, AdamDecaysTheWeightsUnlessToldToDecayTheGradient) {
+TEST(AdamRule, AdamDecaysTheWeightsUnlessConfiguredToDecayTheGradient) {
   const auto decoupled = make_rule("Adam", R"({"lr": 0.01, "weight_decay": 0.5})");
   const auto coupled =
       make_rule("Adam", R"({"lr": 0.01, "weight_decay": 0.5, "adam_w_mode": false})");
@@ -68,7 +68,7 @@ TEST(AdamRule, AdamDecaysTheWeightsUnlessToldToDecayTheGradient) {
 }
 
 // As in DeepSpeed and torch.
-TEST(AdamRule, AdamWDecaysTheWeightsWhateverItIsTold) {
+TEST(AdamRule, AdamWDecaysTheWeightsWithEitherSetting) {
   for (const std::string key : {"adam_w_mode", "adamw_mode"}) {
     const auto made =
         make_rule("AdamW", R"({"lr": 0.01, "weight_decay": 0.5, ")" + key + R"(": false})");
@@ -121,7 +121,7 @@ TEST(AdamRule, ParametersThatAreAbsentKeepDefaults) {
   EXPECT_NEAR(updated(*made.rule, 1.0F, 3.0F, true), 1.0 - 1e-3 * 0.01 - 1e-3, 1e-7);
 }
 
-TEST(AdamRule, AllProblemsAreToldWithTheirPlaces) {
+TEST(AdamRule, AllProblemsAreReportedWithTheirPlaces) {
   const auto made = make_rule(
       "AdamW", "{\"lr\": \"fast\",\n \"betas\": [0.9],\n \"eps\": -1,\n \"wieght_decay\": 0.1}");
 
@@ -206,7 +206,7 @@ TEST(RuleNames, AreThese) {
                                    "ZeroOneAdam"));
 }
 
-TEST(RuleNames, StandInTheListOfOptimizers) {
+TEST(RuleNames, AreInTheListOfOptimizers) {
   std::ifstream in(test::source_dir().string() + "/docs/optimizers.md");
   const std::string page((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
 

@@ -138,7 +138,7 @@ TEST(CompressedReduce, PadsToWholeBytesOfEveryRank) {
   EXPECT_EQ(CompressedReduce::padded_length(65, 8), 128);
 }
 
-TEST(CompressedReduce, WhatHasNotBeenToldIsInTheErrors) {
+TEST(CompressedReduce, WhatIsNotReducedStaysInTheErrors) {
   constexpr int kRanks = 3, kRounds = 6;
   constexpr std::int64_t kNumel = 700;
   std::mutex one_at_a_time;

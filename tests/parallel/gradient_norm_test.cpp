@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/tiny_gpt2.h"
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -19,17 +20,6 @@
 
 namespace tessera::parallel {
 namespace {
-
-models::Gpt2Shape tiny() {
-  models::Gpt2Shape shape;
-  shape.num_layers = 2;
-  shape.hidden_size = 32;
-  shape.num_heads = 4;
-  shape.ffn_hidden_size = 64;
-  shape.vocab_size = 64;
-  shape.max_positions = 8;
-  return shape;
-}
 
 /// A whole buffer of a group: `value` everywhere in its parameters, `other` in the last element of
 /// those that are called one of `spots`, and zero between the parameters.
@@ -56,7 +46,7 @@ TEST(GradientNorm, HasTheSameSumsOnAnyNumberOfRanks) {
   for (const int ranks : {1, 2, 3}) {
     std::mutex mutex;
     comm::run_threads(ranks, [&](comm::World& world) {
-      ModelInstance model(models::gpt2(tiny()), {}, world);
+      ModelInstance model(models::gpt2(tiny_gpt2()), {}, world);
       GradientNorm norm(world, model);
 
       const std::vector<double> here = norm.chunk_sums([&](int g) {
@@ -77,7 +67,7 @@ TEST(GradientNorm, HasTheSameSumsOnAnyNumberOfRanks) {
 
 TEST(GradientNorm, OfGradientsThatRanksKeepIsTheMeanOfTheirSquares) {
   comm::run_threads(2, [&](comm::World& world) {
-    ModelInstance model(models::gpt2(tiny()), {}, world);
+    ModelInstance model(models::gpt2(tiny_gpt2()), {}, world);
     GradientNorm norm(world, model);
 
     const std::vector<double> sums = norm.rank_sums([&](int g) {
@@ -95,7 +85,7 @@ TEST(GradientNorm, SuspectsTheLastBlockThatHasAParameterOfItsOwn) {
   const auto suspect_of = [](const std::vector<std::string>& spots) {
     std::string out = "none";
     comm::run_threads(1, [&](comm::World& world) {
-      ModelInstance model(models::gpt2(tiny()), {}, world);
+      ModelInstance model(models::gpt2(tiny_gpt2()), {}, world);
       GradientNorm norm(world, model);
       const auto found = norm.suspect(norm.chunk_sums(
           [&](int g) { return buffer(model.groups()[static_cast<std::size_t>(g)], 1.0, spots); }));

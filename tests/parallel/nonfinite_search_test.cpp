@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "parallel/tiny_gpt2.h"
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -18,17 +19,6 @@
 
 namespace tessera::parallel {
 namespace {
-
-models::Gpt2Shape tiny() {
-  models::Gpt2Shape shape;
-  shape.num_layers = 2;
-  shape.hidden_size = 32;
-  shape.num_heads = 4;
-  shape.ffn_hidden_size = 64;
-  shape.vocab_size = 64;
-  shape.max_positions = 8;
-  return shape;
-}
 
 /// A value in the gradient of one tensor.
 struct Spot {
@@ -79,7 +69,7 @@ std::optional<GradientReduction::Culprit> culprit_of(comm::World& world,
 void expect_found(const std::vector<Spot>& spots, const Spot& first, ReductionOptions options) {
   options.max_micros = 2;
   comm::run_threads(3, [&](comm::World& world) {
-    ModelInstance model(models::gpt2(tiny()), {}, world);
+    ModelInstance model(models::gpt2(tiny_gpt2()), {}, world);
     GradientReduction reduction(world, model, options);
     reduction.watch(true);
 
@@ -119,7 +109,7 @@ TEST(NonfiniteSearch, NamesTheLowestRankAndTheBlockThatRanFirst) {
 
 TEST(NonfiniteSearch, FindsNothingInASumThatOverflowsOfFiniteGradients) {
   comm::run_threads(2, [&](comm::World& world) {
-    ModelInstance model(models::gpt2(tiny()), {}, world);
+    ModelInstance model(models::gpt2(tiny_gpt2()), {}, world);
     GradientReduction reduction(world, model, {.stage = 1});
     reduction.watch(true);
 

@@ -200,7 +200,7 @@ TEST(Overlap, ABucketWithRoomForOneBlockHasToBeEmptyBeforeTheNextOneRuns) {
               events.at("begin " + backward(events.blocks[b - 1])));
 }
 
-TEST(Overlap, WhatIsUnderWayGoesOnBehindEveryBlockButInTheFirstForward) {
+TEST(Overlap, WhatIsUnderWayContinuesBehindEveryBlockButInTheFirstForward) {
   const Events events(
       Setting{.micros = 2, .residency = Residency::Whole, .reduction = {.stage = 1}});
   const std::vector<std::string>& blocks = events.blocks;

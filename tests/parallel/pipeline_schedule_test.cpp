@@ -271,7 +271,7 @@ TEST(ForwardPasses, ThatAreWrongAreFound) {
   EXPECT_EQ(fault(crossed),
             "stage 1: receive of a flow of chunk 0, micro-batch 1 meets micro-batch 0");
   EXPECT_EQ(fault(all_actions(pipeline_schedules().get("1f1b"), size)),
-            "stage 0: load of chunk 0, micro-batch 0 is no part of a forward pass");
+            "stage 0: load of chunk 0, micro-batch 0 is not part of a forward pass");
 }
 
 // -- errors that the checker finds ---------------------------------------------------------------

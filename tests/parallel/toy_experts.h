@@ -35,7 +35,7 @@
 namespace tessera::parallel::toy {
 
 // Legend: T tokens of a micro-batch, C channels, E experts, S sources. A matrix of an expert has
-// more than one chunk, and is no multiple of it.
+// more than one chunk, and is not a multiple of it.
 inline constexpr std::int64_t kT = 8, kC = 36, kE = 5;
 /// Micro-batches of a step; the last one has no samples, so that a rank has none where there are
 /// several.

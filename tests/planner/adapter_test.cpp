@@ -56,7 +56,7 @@ TEST(AdapterPlan, TrainsTheHeadOfARewardModelToo) {
   EXPECT_FALSE(plan.model().adapter->trains("ln_f.weight"));
 }
 
-TEST(AdapterPlan, IsNotWrittenWhereThereIsNone) {
+TEST(AdapterPlan, IsNotWrittenWithoutAnAdapter) {
   const Plan plan = plan_with(R"("trainer": {"max_steps": 1})");
   EXPECT_EQ(plan.model().adapter, nullptr);
   EXPECT_EQ(plan.resolved().find("adapter"), nullptr);

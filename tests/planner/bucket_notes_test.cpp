@@ -32,7 +32,7 @@ std::vector<std::string> notes_of(const std::string& zero, int ranks = 2) {
   return notes;
 }
 
-TEST(BucketsBelowAParameter, AreToldWithBothNumbers) {
+TEST(BucketsBelowAParameter, AreReportedWithBothNumbers) {
   for (const char* stage : {"0", "1", "2", "3"}) {
     EXPECT_THAT(notes_of(R"("reduce_bucket_size": 10, "stage": )" + std::string(stage)),
                 ElementsAre(AllOf(HasSubstr("zero_optimization.reduce_bucket_size 10 is below"),
@@ -43,7 +43,7 @@ TEST(BucketsBelowAParameter, AreToldWithBothNumbers) {
   }
 }
 
-TEST(BucketsBelowAParameter, OfStageThreeAreToldThere) {
+TEST(BucketsBelowAParameter, OfStageThreeAreReportedThere) {
   EXPECT_THAT(notes_of(R"("stage": 3, "stage3_prefetch_bucket_size": 65535,
       "stage3_max_live_parameters": 1000, "stage3_param_persistence_threshold": 0)"),
               ElementsAre(AllOf(HasSubstr("stage3_prefetch_bucket_size 65,535 is below"),
@@ -64,7 +64,7 @@ TEST(BucketsBelowAParameter, ThatIsNeverGatheredSayThat) {
                                 HasSubstr("every rank keeps it whole"))));
 }
 
-TEST(BucketsBelowAParameter, AreNotToldWhereTheyAreNone) {
+TEST(BucketsBelowAParameter, AreNotReportedForLargerBuckets) {
   EXPECT_THAT(notes_of(R"("stage": 3, "reduce_bucket_size": 65536,
       "stage3_prefetch_bucket_size": 65536, "stage3_max_live_parameters": 65536)"),
               IsEmpty());

@@ -163,7 +163,7 @@ TEST(ContextParallelOptions, UlyssesDividesTheHeadsOfTheProgramsOwnModel) {
       HasSubstr("6 heads cannot be shared evenly by tensor 1 x context 4 = 4 ranks"));
 }
 
-TEST(ContextParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {
+TEST(ContextParallelPlan, ReportsItsLayoutAndTheBatchOfWhatIsLeft) {
   const Plan plan = plan_of(nano(128) +
                                 R"("parallel": {"context": 2, "tensor": 2},
                                    "gradient_accumulation_steps": 2)",

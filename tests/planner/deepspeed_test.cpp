@@ -51,7 +51,7 @@ struct Contradiction {
 };
 class Contradictions : public testing::TestWithParam<Contradiction> {};
 
-TEST_P(Contradictions, AreToldInWords) {
+TEST_P(Contradictions, HaveATextEach) {
   config::Problems problems;
   check_written(json::parse("{" + GetParam().members + "}", "ds.json"), problems);
 
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{R"("elasticity": {"enabled": true}, "train_batch_size": 64)",
                       {"train_batch_size", "64", "elasticity"}}));
 
-TEST(Contradictions, ThatAreNoneBreakNoRule) {
+TEST(Contradictions, ValidConfigurationsBreakNoRule) {
   for (const char* members :
        {R"("checkpoint": {"tag_validation": "fail"})",
         R"("fp16": {"enabled": false}, "bf16": {"enabled": true})",
@@ -160,7 +160,7 @@ TEST(DeepSpeedFiles, MayHaveAHybridEngineWhereNothingIsGenerated) {
   }
 }
 
-TEST(DeepSpeedFiles, TellAllContradictionsAtOnce) {
+TEST(DeepSpeedFiles, ReportAllContradictionsAtOnce) {
   const std::string message = refusal(with(R"("train_batch_size": 16,
       "train_micro_batch_size_per_gpu": 3, "fp16": {"enabled": true}, "bf16": {"enabled": true},
       "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}},
@@ -211,7 +211,7 @@ TEST(DeepSpeedFiles, OffloadOfWeightsNeedsAFolderAndPartsThatAreSentAsTheyAre) {
   }
 }
 
-TEST(DeepSpeedFiles, KeysOfOffloadedWeightsAndDisksAreInForceOrTold) {
+TEST(DeepSpeedFiles, KeysOfOffloadedWeightsAndDisksAreInForceOrReported) {
   const auto notes = [](const std::string& device) {
     const std::string text =
         with(R"("train_batch_size": 4, "aio": {"block_size": 65536, "queue_depth": 8,
@@ -239,7 +239,7 @@ TEST(DeepSpeedFiles, KeysOfOffloadedWeightsAndDisksAreInForceOrTold) {
   }
 }
 
-TEST(DeepSpeedFiles, SizesOfGroupsOutsideOfWhatIsUsefulAreTold) {
+TEST(DeepSpeedFiles, SizesOfGroupsOutsideOfWhatIsUsefulAreReported) {
   const auto plan = [](const std::string& device, const std::string& sizes) {
     const std::string text = with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1,
         "sub_group_size": )" + sizes +
@@ -255,7 +255,7 @@ TEST(DeepSpeedFiles, SizesOfGroupsOutsideOfWhatIsUsefulAreTold) {
   EXPECT_THAT(text::join(plan("cpu", few).notes(), "\n"), HasSubstr("buffer_count has no effect"));
 }
 
-TEST(DeepSpeedFiles, KeysOfOffloadAreInForceOrTold) {
+TEST(DeepSpeedFiles, KeysOfOffloadAreInForceOrReported) {
   const auto notes = [](const std::string& keys) {
     const std::string text = with(R"("train_batch_size": 4, "zero_optimization": {"stage": 3,
         "sub_group_size": 5e8, "offload_optimizer": {)" +

@@ -180,7 +180,7 @@ TEST(Elasticity, CountsModelsInVersionTwo) {
 TEST(Elasticity, RefusesWhatContradictsItself) {
   parallel::ElasticityOptions sizes = ten_thousand();
   sizes.micro_batch_sizes = list({0});
-  EXPECT_THAT(solve(sizes, 1, 1).problem, HasSubstr("[0] is no list"));
+  EXPECT_THAT(solve(sizes, 1, 1).problem, HasSubstr("[0] is not a list"));
   parallel::ElasticityOptions large = ten_thousand();
   large.max_train_batch_size = 16;
   EXPECT_THAT(solve(large, 1, 1).problem, HasSubstr("17 is larger"));
@@ -196,7 +196,7 @@ TEST(Elasticity, RefusesWhatContradictsItself) {
   EXPECT_THAT(solve(models, 64, 16).problem, HasSubstr("set elasticity.version to 0.2"));
   models.version = 0.2;
   models.num_gpus_per_node = 6;
-  EXPECT_THAT(solve(models, 64, 16).problem, HasSubstr("6 is no multiple"));
+  EXPECT_THAT(solve(models, 64, 16).problem, HasSubstr("6 is not a multiple"));
 }
 
 Plan plan_with(const std::string& block, int ranks) {
@@ -224,7 +224,7 @@ TEST(Elasticity, GivesThePlanItsBatchAndAConfigurationThatGivesItAgain) {
   EXPECT_EQ(again.layout().accumulation, 1);
 }
 
-TEST(Elasticity, ReplacesTheBatchKeysOnlyIfItIsTold) {
+TEST(Elasticity, ReplacesTheBatchKeysOnlyIfEnabled) {
   const std::string keys = R"("train_batch_size": 6, "elasticity": {"enabled": true,
       "max_train_batch_size": 8, "micro_batch_sizes": [1, 2], "version": 0.1)";
 

@@ -224,7 +224,7 @@ bool is_told(const Draft& draft, const std::string& path) {
          });
 }
 
-TEST(IdleKeys, EveryKeyActsOrItsLackOfAnEffectIsTold) {
+TEST(IdleKeys, EveryKeyActsOrItsLackOfAnEffectIsReported) {
   std::set<std::string> seen;
   for (const config::KeyDoc& key : config::document(TrainConfig())) {
     if (key.type.empty() || key.path.starts_with("model.")) continue;

@@ -34,7 +34,7 @@ std::optional<double> scale(const Plan& plan, const std::string& name) {
       return settings_of(plan.recipe(), plan.model(), make_rule(plan.recipe())->base_lr())(*info)
           .lr_scale;
   }
-  ADD_FAILURE() << name << " is no parameter";
+  ADD_FAILURE() << name << " is not a parameter";
   return {};
 }
 

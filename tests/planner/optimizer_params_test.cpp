@@ -52,7 +52,7 @@ TEST(UnknownOptimizers, DoNotHideWhatIsWrongWithTheirParameters) {
               AllOf(HasSubstr("\"Muon\""), HasSubstr("optimizer.params.momentum")));
 }
 
-TEST(OptimizerParameters, ThatChooseNothingAreTold) {
+TEST(OptimizerParameters, ThatChooseNothingAreReported) {
   EXPECT_THAT(plan_of(R"({"type": "AdamW", "params": {"adam_w_mode": false}})").notes(),
               Contains(AllOf(HasSubstr("optimizer.params.adam_w_mode false has no effect"),
                              HasSubstr("AdamW decays the weights themselves"))));
@@ -62,7 +62,7 @@ TEST(OptimizerParameters, ThatChooseNothingAreTold) {
               Contains(HasSubstr("optimizer.params.set_grad_none is accepted but has no meaning")));
 }
 
-TEST(OptimizerParameters, ThatSayWhatIsDoneAreNotTold) {
+TEST(OptimizerParameters, ThatMatchWhatIsDoneAreNotReported) {
   EXPECT_THAT(optim::optimizer_notes(
                   {.type = "AdamW", .params = json::parse(R"({"adam_w_mode": true})", "c.json")}),
               IsEmpty());

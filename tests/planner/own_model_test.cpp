@@ -84,7 +84,7 @@ TEST(OwnModel, HasEachBlockMadeOnceToSeeWhatItDeclares) {
   EXPECT_EQ(made, 2);
 }
 
-TEST(OwnModel, RefusesAModelSectionBesideIt) {
+TEST(OwnModel, RefusesAModelSectionTogetherWithIt) {
   const json::Value source = source_of(
       R"({"model": {"preset": "nano"}, "data": {"train": "a.txt"}, "train_batch_size": 4})");
 

@@ -55,7 +55,7 @@ json::Value spelled(const std::string& text) {
   return config::key_dialect().spell_out(json::parse(text, "c"));
 }
 
-TEST(ParallelOptions, NothingIsNoneAndTheSequenceModeIsContext) {
+TEST(ParallelOptions, DefaultToNoneAndTheSequenceModeIsContext) {
   EXPECT_EQ(spelled(R"({"parallel": {"pipeline": null, "tensor": {"size": 1, "mode": null}}})"),
             json::parse(R"({"parallel": {"tensor": {"size": 1, "mode": null}}})", "c"));
   EXPECT_EQ(spelled(R"({"parallel": {"tensor": {"size": 4, "mode": "sequence"}}})"),
@@ -85,7 +85,7 @@ TEST(ParallelOptions, ColossalsConfigIsUnderstood) {
   EXPECT_THAT(plan.notes(), testing::Contains(HasSubstr("TENSOR_SHAPE is accepted")));
 }
 
-TEST(ParallelOptions, TwoNumbersOfMicroBatchesAreToldBoth) {
+TEST(ParallelOptions, TwoNumbersOfMicroBatchesAreReportedBoth) {
   try {
     plan_with(R"(, "NUM_MICRO_BATCHES": 4, "gradient_accumulation_steps": 2)", 1);
     FAIL() << "was taken";
@@ -94,7 +94,7 @@ TEST(ParallelOptions, TwoNumbersOfMicroBatchesAreToldBoth) {
   }
 }
 
-TEST(ParallelOptions, ANumberOfChunksMayStandInTheModel) {
+TEST(ParallelOptions, ANumberOfChunksMayBeInTheModel) {
   const json::Value source = spelled(R"({"model": {"num_chunks": 2, "num_layers": 4}})");
 
   EXPECT_EQ(source, json::parse(R"({"model": {"num_layers": 4}, "NUM_CHUNKS": 2})", "c"));
@@ -132,7 +132,7 @@ TEST(ParallelOptions, AModeOfFp16IsItsSwitch) {
             DType::F32);
 }
 
-TEST(ParallelOptions, OtherModesOfFp16AreToldAndNotForPipelines) {
+TEST(ParallelOptions, OtherModesOfFp16AreReportedAndNotForPipelines) {
   const std::string torch = R"(, "fp16": {"mode": "AMP_TYPE.TORCH"})";
 
   const Plan plan = plan_with(torch, 1);
@@ -195,7 +195,7 @@ TEST(ParallelOptions, AnIntervalSaysNothingWhereItIsZeroOrRecomputationIsSaid) {
               testing::Contains(HasSubstr("pipeline.activation_checkpoint_interval is accepted")));
 }
 
-TEST(ParallelOptions, SharesOfFlowsAreToldToBeAnotherKeys) {
+TEST(ParallelOptions, SharesOfFlowsNameTheKeyThatIsMeant) {
   const Plan plan = plan_with(R"(, "pipeline": {"pipe_partitioned": true})", 1);
 
   EXPECT_THAT(plan.notes(),
@@ -203,7 +203,7 @@ TEST(ParallelOptions, SharesOfFlowsAreToldToBeAnotherKeys) {
                                       HasSubstr("parallel.pipeline.scatter_gather"))));
 }
 
-TEST(ParallelOptions, TwoSizesOfOnePipelineAreToldBoth) {
+TEST(ParallelOptions, TwoSizesOfOnePipelineAreReportedBoth) {
   try {
     plan_with(R"(, "pipeline": {"stages": 4}, "parallel": {"pipeline": 2})", 4);
     FAIL() << "was taken";
@@ -212,7 +212,7 @@ TEST(ParallelOptions, TwoSizesOfOnePipelineAreToldBoth) {
   }
 }
 
-TEST(ParallelOptions, SizesThatDoNotDivideTheRanksAreToldWithTheWholeProduct) {
+TEST(ParallelOptions, SizesThatDoNotDivideTheRanksAreReportedWithTheWholeProduct) {
   EXPECT_THAT(problems_of(R"({"pipeline": 2, "tensor": {"size": 2}})", 6),
               AllOf(HasSubstr("6 ranks"),
                     HasSubstr("pipeline 2 x tensor 2 x context 1 = 4"),
@@ -237,7 +237,7 @@ std::string all_problems_of(const std::string& parallel, int ranks, const std::s
 }
 
 // No mistake hides another.
-TEST(ParallelOptions, AllMistakesOfALayoutAreToldTogether) {
+TEST(ParallelOptions, AllMistakesOfALayoutAreReportedTogether) {
   EXPECT_THAT(
       all_problems_of(R"({"pipeline": {"size": 9, "schedule": "1f2b", "partition": "unifrom"},
                           "tensor": {"size": 5}, "context": 20, "sequence": true})",
@@ -261,15 +261,15 @@ TEST(ParallelOptions, AllMistakesOfALayoutAreToldTogether) {
                       R"(, "gradient_accumulation_steps": 3)"),
       AllOf(HasSubstr("pipeline 2 x tensor 5 x context 3 = 30"),
             HasSubstr("2 stages with 4 chunks each need at least 8 blocks, and the model has 6"),
-            HasSubstr("3 are no multiple of 2"),
+            HasSubstr("3 are not a multiple of 2"),
             HasSubstr("there is nothing to scatter"),
-            HasSubstr("5 ranks are no square"),
+            HasSubstr("5 ranks are not a square"),
             HasSubstr("mode 2d cuts samples and channels between layers, not tokens"),
             HasSubstr("did you mean \"ring\""),
             HasSubstr("16 tokens cannot be cut into 3 chunks")));
 }
 
-TEST(ParallelOptions, WhatFollowsFromAMistakeIsNotTold) {
+TEST(ParallelOptions, ConsequencesOfAMistakeAreNotReported) {
   // The batch of no number of data-parallel ranks, the heads of no grid, chunks of no schedule.
   EXPECT_THAT(all_problems_of(R"({"pipeline": {"size": 2, "schedule": "1f2b", "chunks": 2},
                                   "tensor": {"mode": "2dd", "size": 5, "depth": 3}})",
@@ -301,7 +301,7 @@ TEST(ParallelOptions, WhatFollowsFromAMistakeIsNotTold) {
   }
 }
 
-TEST(ParallelOptions, AnUnknownScheduleOrModeIsToldWithTheNearestName) {
+TEST(ParallelOptions, AnUnknownScheduleOrModeIsReportedWithTheNearestName) {
   EXPECT_THAT(problems_of(R"({"pipeline": {"size": 2, "schedule": "1f1"}})", 2),
               AllOf(HasSubstr("parallel.pipeline.schedule"), HasSubstr("1f1b")));
   EXPECT_THAT(problems_of(R"({"tensor": {"size": 2, "mode": "1dd"}})", 2),

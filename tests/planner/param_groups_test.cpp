@@ -45,7 +45,7 @@ parallel::ParamSetting setting(const Plan& plan, const std::string& name) {
     if (info->name == name)
       return settings_of(plan.recipe(), plan.model(), make_rule(plan.recipe())->base_lr())(*info);
   }
-  ADD_FAILURE() << name << " is no parameter";
+  ADD_FAILURE() << name << " is not a parameter";
   return {};
 }
 
@@ -69,11 +69,11 @@ TEST(PatternsOfGroups, HaveALimitOfSteps) {
   EXPECT_FALSE(setting(plan, "ln_f.bias").lr_scale.has_value());
 }
 
-TEST(RatesOfGroups, AreRefusedBesideARateOfZero) {
+TEST(RatesOfGroups, AreRefusedIfTheBaseRateIsZero) {
   EXPECT_THAT(refusal(R"({"type": "AdamW", "params": {"lr": 0},
                           "groups": [{"pattern": "ln"}, {"pattern": "wpe", "lr": 0.001}]})"),
               AllOf(HasSubstr("c.json:3:"),
-                    HasSubstr("optimizer.groups[1].lr: 0.001 is no multiple of"),
+                    HasSubstr("optimizer.groups[1].lr: 0.001 is not a multiple of"),
                     HasSubstr("\"frozen\": true")));
 
   const Plan still =

@@ -148,7 +148,7 @@ TEST(ResolvedConfigurations, KeepBatchAndMicroBatchOnOtherRanks) {
   }
 }
 
-TEST(ResolvedConfigurations, TellWhatTheyDerivedAnew) {
+TEST(ResolvedConfigurations, ReportDerivedValues) {
   const Plan plan =
       again(plan_of(with(R"("train_batch_size": 16, "train_micro_batch_size_per_gpu": 2)"), 1), 4);
 
@@ -212,7 +212,7 @@ TEST(Plans, ResolvedConfigurationsHaveEveryNumber) {
   EXPECT_GE(*resolved.find("run")->find("threads_per_rank")->as_integer(), 1);
 }
 
-TEST(Plans, TellOfKeysWithoutAMeaningAndWarnOfCrowdedCores) {
+TEST(Plans, ReportKeysWithoutAMeaningAndWarnOfCrowdedCores) {
   const Plan plan = plan_of(with(R"("train_batch_size": 1024, "prescale_gradients": true)"), 1024);
 
   ASSERT_EQ(plan.notes().size(), 1U);
@@ -232,7 +232,7 @@ TEST(Plans, AScheduleWithoutParametersNamesWhatToChange) {
   }
 }
 
-TEST(Plans, AConstantRateTellsThatItDoesNotWarmUp) {
+TEST(Plans, AConstantRateWarnsThatItDoesNotWarmUp) {
   const auto notes = [](const std::string& params) {
     return plan_of(with(R"("train_batch_size": 4, "scheduler": {"type": "constant", "params": )" +
                         params + "}"))
@@ -409,7 +409,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"model": {"from": "/no/such/folder"}, "data": {"train": "a"}, )" + kBatch + "}",
                 {"c.json:1:", "model.from", "/no/such/folder"}}));
 
-TEST(Plans, TellAllProblemsAtOnce) {
+TEST(Plans, ReportAllProblemsAtOnce) {
   const std::string message = refusal(R"({
     "model": {"hidden_size": 100, "num_heads": 3, "num_layers": 1},
     "data": {"sequence_length": "long"},
@@ -470,7 +470,7 @@ TEST(Plans, RefuseGroupsThatDoNotDivideTheRanks) {
   EXPECT_THAT(refusal(keys, 2), HasSubstr("set it to 2, or use -n 3"));
 }
 
-TEST(Plans, TellOnceWhereSparseGradientsDoNotPay) {
+TEST(Plans, ReportOnceWhereSparseGradientsDoNotPay) {
   const auto notes = [](const std::string& keys, int ranks) {
     return plan_of(with(R"("train_batch_size": 8, "sparse_gradients": true)" + keys), ranks)
         .notes();
@@ -501,7 +501,7 @@ TEST(Plans, RefuseTwoNarrowTypesOfGradients) {
                     HasSubstr("grad_accum_dtype")));
 }
 
-TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
+TEST(Plans, ReportStageThreeKeysThatNobodyReads) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1,
       "stage3_max_live_parameters": 1e8, "stage3_max_reuse_distance": 1e9})"));
 
@@ -510,7 +510,7 @@ TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
               AllOf(HasSubstr("stage is 1"), HasSubstr("stage3_max_live_parameters")));
 }
 
-TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndTellIt) {
+TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndSayIt) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1},
       "optimizer": {"type": "ZeroOneAdam"})"));
 
@@ -571,7 +571,7 @@ TEST_F(HuggingFaceFolder, WithoutWeightsIsAFormatError) {
   }
 }
 
-TEST(Plans, TellMuPTheWidthOfTheModel) {
+TEST(Plans, GiveMuPTheWidthOfTheModel) {
   const Plan plan = plan_of(with(
       R"("train_batch_size": 4, "optimizer": {"type": "MuAdamW", "params": {"base_hidden_size": 32}})"));
 

@@ -169,7 +169,7 @@ TEST(TorchAutocast, IsTheBlockOfItsType) {
   EXPECT_THAT(brain.notes(), Contains(HasSubstr("torch_autocast: as bf16.enabled")));
 }
 
-TEST(PureBf16, KeepsNoFp32MastersAndSumsInBf16UnlessToldOtherwise) {
+TEST(PureBf16, KeepsNoFp32MastersAndSumsInBf16UnlessConfiguredOtherwise) {
   const Plan pure = plan_of(R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})");
   EXPECT_EQ(pure.layout().kept.masters, DType::BF16);
   EXPECT_EQ(pure.layout().kept.states, DType::F32);

@@ -30,7 +30,7 @@ Plan plan_of(const std::string& members) {
                    "c.json");
 }
 
-TEST(ScheduleWarnings, AShortRunWithinItsWarmupIsToldOf) {
+TEST(ScheduleWarnings, AShortRunWithinItsWarmupIsReported) {
   // Rate k of the schedule is that of update k + 1: the peak is the rate of update 101.
   for (const std::string params :
        {R"({"type": "WarmupCosine", "params": {"warmup_num_steps": 100}})",
@@ -54,7 +54,7 @@ std::vector<std::string> schedule_warnings_of(const std::string& scheduler,
 
 // Each rate or share of a schedule that should be below the optimizer's rate is told with both
 // numbers, in whatever schedule it stands.
-TEST(ScheduleWarnings, LowestRatesAboveTheOptimizersAreToldOf) {
+TEST(ScheduleWarnings, LowestRatesAboveTheOptimizersAreReported) {
   struct Case {
     std::string type, key, low, high;
   };
@@ -78,7 +78,7 @@ TEST(ScheduleWarnings, LowestRatesAboveTheOptimizersAreToldOf) {
   }
 }
 
-TEST(ScheduleWarnings, ATotalWithinTheWarmupIsToldOf) {
+TEST(ScheduleWarnings, ATotalWithinTheWarmupIsReported) {
   EXPECT_THAT(schedule_warnings_of(R"({"type": "linear", "params": {"num_warmup_steps": 20,
                                        "num_training_steps": 10}})"),
               testing::ElementsAre(AllOf(HasSubstr("num_training_steps 10"),

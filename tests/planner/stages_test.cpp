@@ -111,11 +111,11 @@ TEST(Stages, HoldSeveralChunksOfTheModelWhereTheScheduleAsks) {
   EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 1 x cp 1 x tp 1");
 }
 
-TEST(Stages, OfSeveralChunksAreInterleavedUnlessToldOtherwise) {
+TEST(Stages, OfSeveralChunksAreInterleavedUnlessConfiguredOtherwise) {
   EXPECT_EQ(plan_of(R"({"size": 2, "chunks": 3})", 2).layout().schedule, "interleaved");
 }
 
-TEST(Stages, StandInTheFirstTable) {
+TEST(Stages, AreInTheFirstTable) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 4);
   const std::vector<std::string> table = report::first_table(PlanWithData(plan, {}), {});
 
@@ -126,7 +126,7 @@ TEST(Stages, StandInTheFirstTable) {
   EXPECT_THAT(table, Contains(HasSubstr("stage 1 (ranks 2-3): h.2 to head; ")));
 }
 
-TEST(Stages, AndTheirRanksStandInTheMesh) {
+TEST(Stages, AndTheirRanksAreInTheMesh) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"}, "tensor": 2)", 8);
   const std::vector<std::string> mesh =
       report::mesh_lines(plan.layout(), plan.model().resolved.model, "node7.example.com", 9);
@@ -143,7 +143,7 @@ TEST(Stages, AndTheirRanksStandInTheMesh) {
               Contains(HasSubstr("rank  host   stage   pp  dp")));
 }
 
-TEST(Stages, StandInTheMeshOfRanksThatHoldTheWholeModelToo) {
+TEST(Stages, AreInTheMeshOfRanksThatHoldTheWholeModelToo) {
   const std::vector<std::string> four = report::first_table(PlanWithData(plan_of("1", 4), {}), {});
   const std::vector<std::string> eight = report::first_table(PlanWithData(plan_of("1", 8), {}), {});
 
@@ -207,7 +207,7 @@ TEST(Stages, OfAScheduleThatDoesNotFitAreRefused) {
   EXPECT_THAT(refusal(R"({"size": 2, "schedule": "zb-v", "chunks": 3})", 2),
               HasSubstr("zb-v works with 2 chunks"));
   EXPECT_THAT(refusal(R"({"size": 3, "schedule": "interleaved"})", 3),
-              AllOf(HasSubstr("4 are no multiple of 3"),
+              AllOf(HasSubstr("4 are not a multiple of 3"),
                     HasSubstr("gradient_accumulation_steps to 3 or 6")));
   EXPECT_THAT(refusal(R"({"size": 2, "schedule": "1f2b"})", 2), HasSubstr("1f1b"));
 }
@@ -230,7 +230,7 @@ TEST(Stages, OfChunksThatDoNotDivideTheBlocksAreRefusedWhereEachShouldHaveAsMany
   }
 }
 
-TEST(Stages, OfAPartitionThatIsNoneAreRefused) {
+TEST(Stages, OfAnInvalidPartitionAreRefused) {
   EXPECT_THAT(refusal(R"({"size": 2, "partition": "unifrom"})", 2), HasSubstr("uniform"));
   EXPECT_THAT(refusal(R"({"size": 2, "scatter_gather": true})", 2),
               HasSubstr("there is nothing to scatter"));
@@ -240,7 +240,7 @@ TEST(Stages, OfAPartitionThatIsNoneAreRefused) {
   EXPECT_THAT(refusal(R"({"size": 2, "partition": "type:linear"})", 2),
               HasSubstr("no block's name matches"));
   EXPECT_THAT(refusal(R"({"size": 2, "partition": "type:("})", 2),
-              HasSubstr("no regular expression"));
+              HasSubstr("not a regular expression"));
   EXPECT_THAT(refusal(R"({"size": 2, "partition": 3})", 2),
               HasSubstr("parallel.pipeline.partition"));
 }

@@ -42,7 +42,7 @@ std::string problems_of(const std::string& members, int ranks) {
 // nano: 4 heads, 256 byte tokens.
 const std::string kNano = R"("model": {"preset": "nano"}, "train_batch_size": 8, )";
 
-TEST(TensorParallelOptions, FewerHeadsOrTokensThanRanksAreToldTogether) {
+TEST(TensorParallelOptions, FewerHeadsOrTokensThanRanksAreReportedTogether) {
   EXPECT_THAT(
       problems_of(R"("model": {"preset": "nano", "vocab_size": 300}, "train_batch_size": 512,
                      "parallel": {"tensor": 512})",
@@ -53,7 +53,7 @@ TEST(TensorParallelOptions, FewerHeadsOrTokensThanRanksAreToldTogether) {
             Not(HasSubstr("features of the MLP"))));
 }
 
-TEST(TensorParallelOptions, FewerHeadsOfKeysThanRanksAreToldUnlessTheyDivideThem) {
+TEST(TensorParallelOptions, FewerHeadsOfKeysThanRanksAreReportedUnlessTheyDivideThem) {
   const auto problems_on = [](int ranks) {
     return problems_of(
         R"("model": {"preset": "nano", "num_kv_heads": 2}, "train_batch_size": 24, "parallel": {"tensor": )" +
@@ -72,14 +72,14 @@ TEST(TensorParallelOptions, HeadsThatDoNotDivideAreAllowed) {
   EXPECT_EQ(problems_of(kNano + R"("parallel": {"tensor": 3})", 3), "");
 }
 
-TEST(TensorParallelOptions, GridsThatDoNotFitAreToldWithTheNearest) {
+TEST(TensorParallelOptions, GridsThatDoNotFitAreReportedWithTheNearest) {
   EXPECT_THAT(problems_of(kNano + R"("parallel": {"tensor": {"mode": "2d", "size": 6}})", 6),
-              AllOf(HasSubstr("6 ranks are no square"), HasSubstr("set it to 4 or 9")));
+              AllOf(HasSubstr("6 ranks are not a square"), HasSubstr("set it to 4 or 9")));
   EXPECT_THAT(problems_of(kNano + R"("parallel": {"tensor": {"mode": "3d", "size": 4}})", 4),
-              AllOf(HasSubstr("4 ranks are no cube"), HasSubstr("set it to 1 or 8")));
+              AllOf(HasSubstr("4 ranks are not a cube"), HasSubstr("set it to 1 or 8")));
   EXPECT_THAT(
       problems_of(kNano + R"("parallel": {"tensor": {"mode": "2.5d", "size": 4, "depth": 2}})", 4),
-      AllOf(HasSubstr("4 ranks are no 2 squares of one size"), HasSubstr("set it to 2 or 8")));
+      AllOf(HasSubstr("4 ranks are not 2 squares of one size"), HasSubstr("set it to 2 or 8")));
   EXPECT_THAT(problems_of(kNano + R"("parallel": {"tensor": {"size": 4, "depth": 2}})", 4),
               HasSubstr("mode 1d has no depth"));
 }
@@ -104,7 +104,7 @@ TEST(TensorParallelOptions, GridsThatFitAreArrangedAsTheirModeSays) {
 }
 
 // 16 x 16 ranks, and 4 heads.
-TEST(TensorParallelOptions, GridsTooLargeForTheModelAreToldWithTheNearest) {
+TEST(TensorParallelOptions, GridsTooLargeForTheModelAreReportedWithTheNearest) {
   EXPECT_THAT(problems_of(R"("model": {"preset": "nano"}, "train_batch_size": 16,
                      "parallel": {"tensor": {"mode": "2d", "size": 256}})",
                           256),
@@ -185,7 +185,7 @@ TEST(TensorParallelOptions, SequenceAloneIsNoted) {
               Contains(HasSubstr("parallel.sequence has no effect")));
 }
 
-TEST(TensorParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {
+TEST(TensorParallelPlan, ReportsItsLayoutAndTheBatchOfWhatIsLeft) {
   const Plan plan = plan_of(
       kNano + R"("parallel": {"tensor": 2, "sequence": true}, "gradient_accumulation_steps": 2)",
       4);

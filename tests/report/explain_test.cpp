@@ -132,7 +132,7 @@ TEST(Explained, KeysThatNobodyWritesAreNotExplained) {
     EXPECT_NE(key.path, "run.derived");
 }
 
-TEST(Explained, CuresAreNoDescriptions) {
+TEST(Explained, FixesAreNotDescriptions) {
   const Explanation e = explain(R"({"train_batch_size": 8, "gradient_clipping": "one"})");
 
   EXPECT_EQ(key_of(e, "gradient_clipping").refused,
@@ -235,7 +235,7 @@ TEST(Explained, TextHasALineForEachKey) {
   for (const ExplainedKey& key : e.keys)
     EXPECT_THAT(text, HasSubstr("  " + key.path + " "));
   EXPECT_THAT(text, HasSubstr("refused: expected at least 1 steps"));
-  EXPECT_THAT(text, HasSubstr("train needs to be told\n  "));
+  EXPECT_THAT(text, HasSubstr("train needs these values\n  "));
 }
 
 TEST(Explained, TextBeginsWithRefusalsAndWhatTheFileSets) {

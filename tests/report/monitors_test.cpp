@@ -154,7 +154,7 @@ TEST(Scalars, HaveDeepSpeedsTimes) {
   EXPECT_EQ(scalars[4].value, 6.0);
 }
 
-TEST(Scalars, LeaveOutWhatIsNoNumber) {
+TEST(Scalars, LeaveOutWhatIsNotANumber) {
   EXPECT_THAT(tags_of(reading_of(R"({"step":1,"loss":null,"lr":0.5})", 1, 16), TagStyle::DeepSpeed),
               ElementsAre("Train/Samples/lr"));
 }
@@ -268,7 +268,7 @@ TEST_F(MonitorFiles, OfPrometheusAreServedOnThisHostAlone) {
   EXPECT_THAT(answer, HasSubstr("tessera_samples{run=\"my run\"} 112\n"));
 }
 
-TEST_F(MonitorFiles, OfTensorBoardBeginAnewAfterAResume) {
+TEST_F(MonitorFiles, OfTensorBoardStartAgainAfterAResume) {
   MonitorContext at = context();
   at.step = 4;
   at.samples = 64;

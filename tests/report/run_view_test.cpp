@@ -68,7 +68,7 @@ TEST_F(RunViews, HaveTheColumnsOfBothSplits) {
   EXPECT_EQ(details.find("eval_loss")->as_double(), 2.5);
 }
 
-TEST_F(RunViews, LeaveOutWhatIsTornOrNobodys) {
+TEST_F(RunViews, LeaveOutLinesThatAreNotJsonObjects) {
   write("metrics.jsonl",
         step_line(1, 3) + "half of a li\n[1]\n" + step_line(2, 2) + R"({"step":3,"lo)");
 
@@ -109,7 +109,7 @@ TEST_F(RunViews, OfManyStepsKeepEveryPeak) {
   EXPECT_THAT(run.losses(10), SizeIs(10));
 }
 
-TEST_F(RunViews, TellStateAndExpectedEnd) {
+TEST_F(RunViews, ReportStateAndExpectedEnd) {
   write("metrics.jsonl", step_line(10, 3));
   write("status.json", R"({"state": "running", "step": 0, "exit_code": 0, "message": ""})");
   const auto owned = files::Lock::try_acquire(folder() / "lock");

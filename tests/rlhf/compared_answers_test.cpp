@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 using ::testing::HasSubstr;
@@ -24,4 +24,4 @@ TEST(ComparedAnswers, AreTextsAndNotMarkup) {
 }
 
 }  // namespace
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

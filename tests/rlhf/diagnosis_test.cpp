@@ -45,9 +45,7 @@ class RlDiagnosis : public ::testing::Test {
           "{\"kind\": \"worth\", \"version\": 19}\n"
           "{\"kind\": \"completion\", \"versi");
   }
-  [[nodiscard]] std::vector<std::string> told() const {
-    return engine::rl::diagnosis_of(folder_.path());
-  }
+  [[nodiscard]] std::vector<std::string> told() const { return rlhf::diagnosis_of(folder_.path()); }
   files::TempDir folder_;
 };
 
@@ -76,7 +74,7 @@ TEST_F(RlDiagnosis, SaysThatNothingIsWrong) {
   EXPECT_THAT(told(), Contains("the last recorded rollouts raise no alarm"));
 }
 
-TEST_F(RlDiagnosis, TellsOfReturnsAndOfTheTestsBeforeTheStart) {
+TEST_F(RlDiagnosis, ReportsReturnsAndTheTestsBeforeTheStart) {
   write_steps(0.2);
   write("roll_backs.jsonl", "{\"times\": 1, \"alarm\": \"far\", \"after\": 30, \"to\": 8}\n");
   write("reward_models.json",

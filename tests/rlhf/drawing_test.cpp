@@ -25,9 +25,9 @@
 namespace tessera::test::drawing {
 namespace {
 
-using engine::rl::Completion;
-using engine::rl::Draw;
-using engine::rl::SamplingOptions;
+using rlhf::Completion;
+using rlhf::Draw;
+using rlhf::SamplingOptions;
 using Prompt = std::vector<std::int32_t>;
 
 constexpr std::int32_t kEnd = 5;
@@ -139,12 +139,12 @@ TEST(RlDrawing, PromptsOfUnequalLengthAreAnsweredAsAlone) {
 
       for (const std::int64_t rows : {0, 1, 4, 11}) {
         options.rows = rows;
-        expect_same(engine::rl::draw_together(state.executor(), state.world(), draws, options, {}),
+        expect_same(rlhf::draw_together(state.executor(), state.world(), draws, options, {}),
                     expected);
       }
       std::vector<Draw> backwards(draws.rbegin(), draws.rend());
       std::vector<Completion> made =
-          engine::rl::draw_together(state.executor(), state.world(), backwards, options, {});
+          rlhf::draw_together(state.executor(), state.world(), backwards, options, {});
       std::ranges::reverse(made);
       expect_same(made, expected);
     });
@@ -163,7 +163,7 @@ TEST(RlDrawing, ASupportIsThatOfEachPromptAlone) {
       options.vocabulary = 256;
       options.rows = 5;
       const std::vector<Completion> made =
-          engine::rl::draw_together(state.executor(), state.world(), draws, options, {});
+          rlhf::draw_together(state.executor(), state.world(), draws, options, {});
       expect_same(made, each_alone(state, draws, options));
       if (support.top_k != 1) continue;
       for (const Completion& one : made)
@@ -179,7 +179,7 @@ TEST(RlDrawing, TheUsualKernelsDrawTheSameTokens) {
     const std::vector<Draw> draws = draws_of(of);
     SamplingOptions options = sampling();
     options.rows = 10;
-    const std::vector<Completion> made = engine::rl::draw_together(
+    const std::vector<Completion> made = rlhf::draw_together(
                                       state.executor(), state.world(), draws, options, {}),
                                   expected = each_alone(state, draws, options);
     for (std::size_t i = 0; i < made.size(); ++i) {
@@ -217,7 +217,7 @@ TEST(RlDrawing, ACompletionThatEndsMakesRoom) {
     std::vector<Completion> made;
     {
       const ops::OpLog log;
-      made = engine::rl::draw_together(state.executor(), state.world(), draws, options, {});
+      made = rlhf::draw_together(state.executor(), state.world(), draws, options, {});
       for (const ops::OpRow& row : log.rows()) {
         if (row.shape.find("pages") != std::string::npos) forwards += row.calls;
       }
@@ -234,11 +234,11 @@ TEST(RlDrawing, ACacheOfFewerBitsIsNearTheOther) {
     const std::vector<Draw> draws = draws_of(of);
     SamplingOptions options = sampling();
     const std::vector<Completion> expected =
-        engine::rl::draw_together(state.executor(), state.world(), draws, options, {});
+        rlhf::draw_together(state.executor(), state.world(), draws, options, {});
     for (const nn::CacheForm form : {nn::CacheForm::BF16, nn::CacheForm::Int8}) {
       options.cache = form;
       const std::vector<Completion> made =
-          engine::rl::draw_together(state.executor(), state.world(), draws, options, {});
+          rlhf::draw_together(state.executor(), state.world(), draws, options, {});
       double largest = 0;
       for (std::size_t i = 0; i < made.size(); ++i) {
         // Until a token is another one.

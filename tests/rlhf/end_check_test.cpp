@@ -27,9 +27,9 @@ class RlEndCheck : public ::testing::Test {
  protected:
   /// Checks prompts of these records; the end token has the probability `of_end`, and other tokens
   /// 1.
-  std::optional<engine::rl::EndCheck> check(const std::string& records,
-                                            double of_end,
-                                            const std::vector<std::int32_t>& ends = {}) {
+  std::optional<rlhf::EndCheck> check(const std::string& records,
+                                      double of_end,
+                                      const std::vector<std::int32_t>& ends = {}) {
     const files::TempDir folder;
     const std::filesystem::path file = folder.path() / "prompts.jsonl";
     std::ofstream(file) << records;
@@ -42,14 +42,13 @@ class RlEndCheck : public ::testing::Test {
                        tasks::ConversationTokenizer(*tokenizer_, nullptr),
                        *tokenizer_,
                        [] {});
-    return engine::rl::check_end(
-        prompts, *tokenizer_, kEndCheckLength, [&](const engine::rl::Rows& rows) {
-          rows_ = rows.size();
-          // Padding is the end token too: only the label behind the answer counts.
-          return at::where(rows.labels_BT.eq(tokenizer_->end_of_text()),
-                           at::full({}, std::log(of_end), at::kDouble),
-                           at::zeros({}, at::kDouble));
-        });
+    return rlhf::check_end(prompts, *tokenizer_, kEndCheckLength, [&](const rlhf::Rows& rows) {
+      rows_ = rows.size();
+      // Padding is the end token too: only the label behind the answer counts.
+      return at::where(rows.labels_BT.eq(tokenizer_->end_of_text()),
+                       at::full({}, std::log(of_end), at::kDouble),
+                       at::zeros({}, at::kDouble));
+    });
   }
   text::TokenizerPtr tokenizer_ = text::make_tokenizer({.type = "byte"});
   std::int64_t rows_ = 0;
@@ -93,10 +92,9 @@ TEST_F(RlEndCheck, NeedsAnAnswerAndFewOfThem) {
   EXPECT_EQ(rows_, 16);
 }
 
-TEST_F(RlEndCheck, TellsOfAFirstRolloutWithoutEnds) {
-  EXPECT_FALSE(engine::rl::complaint_of_first_rollout({{"truncated", 0.8}}, {0}, *tokenizer_));
-  const auto complaint =
-      engine::rl::complaint_of_first_rollout({{"truncated", 0.97}}, {0}, *tokenizer_);
+TEST_F(RlEndCheck, ReportsAFirstRolloutWithoutEnds) {
+  EXPECT_FALSE(rlhf::complaint_of_first_rollout({{"truncated", 0.8}}, {0}, *tokenizer_));
+  const auto complaint = rlhf::complaint_of_first_rollout({{"truncated", 0.97}}, {0}, *tokenizer_);
   ASSERT_TRUE(complaint);
   EXPECT_THAT(*complaint, HasSubstr("97 % of the completions of the first rollout"));
 }

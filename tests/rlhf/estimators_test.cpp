@@ -11,7 +11,7 @@
 
 #include "tessera/rlhf/completions.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 using tasks::KlPlace;
@@ -155,4 +155,4 @@ TEST(RlEstimators, GiveTheScoreBehindTheAnswerAsDeepSpeedChatDoes) {
 }
 
 }  // namespace
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

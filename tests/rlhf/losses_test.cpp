@@ -96,7 +96,7 @@ TEST_F(RlLosses, AreTheSameOnAnyRanksAndAfterAnyStop) {
     const planner::PlanWithData plan = planner::with_data(made, *data);
     std::vector<double> replayed;
     comm::run_threads(1, [&](comm::World& world) {
-      engine::rl::replay(plan, world, data, folder.path(), 3, [&](const auto& update) {
+      rlhf::replay(plan, world, data, folder.path(), 3, [&](const auto& update) {
         replayed.push_back(update.report.loss);
       });
     });

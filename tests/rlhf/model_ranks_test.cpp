@@ -213,7 +213,7 @@ TEST_F(RlModelRanks, ACriticIsInTheMemoryOfItsRanksAlone) {
       return bytes;
     };
     const std::int64_t before = held();
-    engine::rl::Critic critic(plan, options, world);
+    rlhf::Critic critic(plan, options, world);
     critic.initialize_weights();
     if (world.rank() == 1) {
       EXPECT_GE(held() - before, 4 * plan.model().resolved.num_parameters);
@@ -224,7 +224,7 @@ TEST_F(RlModelRanks, ACriticIsInTheMemoryOfItsRanksAlone) {
   });
 }
 
-TEST_F(RlModelRanks, ThePlanTellsTheRanksAndTheirMemory) {
+TEST_F(RlModelRanks, ThePlanReportsTheRanksAndTheirMemory) {
   const auto plan_of = [](const std::string& models, const Layout& layout) {
     const planner::PlanWithData plan =
         planner::place(planner::PlanWithData(with_models(models).plan(layout), {}));
@@ -313,8 +313,7 @@ TEST_F(RlModelRanks, TheBaseOfAnAdapterIsOnThePolicysRanks) {
 TEST_F(RlModelRanks, SaysWhichRanksThereAre) {
   const auto has = [](const std::string& reward, const Layout& layout) {
     const planner::Plan plan = with_models("\"reward\": " + reward).plan(layout);
-    return engine::rl::has_ranks(tasks::as_rl(plan.data().task.get())->options().models.reward,
-                                 plan);
+    return rlhf::has_ranks(tasks::as_rl(plan.data().task.get())->options().models.reward, plan);
   };
   EXPECT_TRUE(has(R"({"ranks": [2, 3], "tensor": 2})", kFour));
   EXPECT_FALSE(has(R"({"ranks": [2, 3]})", {.ranks = 2, .accumulation = 2}));

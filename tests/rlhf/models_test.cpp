@@ -237,13 +237,13 @@ TEST_F(RlModels, AScorerReadsTheCriticsWeights) {
   const planner::PlanWithData plan = planner::with_data(made, *engine::open_data(made, {}));
   const tasks::RlOptions& options = tasks::as_rl(plan.data().task.get())->options();
   comm::run_threads(1, [&](comm::World& world) {
-    engine::rl::Critic critic(plan, options, world);
+    rlhf::Critic critic(plan, options, world);
     critic.initialize_weights();
-    const engine::rl::Lender lender = critic.lender();
+    const rlhf::Lender lender = critic.lender();
     ASSERT_NE(lender.model, nullptr);
     const auto open = [&](const parallel::ModelInstance* from) {
       auto scorer =
-          engine::rl::find_scorer(lender.from, *plan.data().tokenizer, plan.data().sequence_length);
+          rlhf::find_scorer(lender.from, *plan.data().tokenizer, plan.data().sequence_length);
       if (from != nullptr) {
         engine::load_model(*scorer, world, *from);
       } else {
@@ -254,10 +254,9 @@ TEST_F(RlModels, AScorerReadsTheCriticsWeights) {
     const auto sharing = open(lender.model), own = open(nullptr);
 
     const std::vector<std::int32_t> prompt = {97, 98}, answer = {99, 100, 101};
-    const std::vector<engine::rl::RowOf> rows = {{prompt, answer}, {answer, prompt}};
-    const engine::rl::Rows texts = engine::rl::rows_of(rows, plan.data().sequence_length, 0);
-    EXPECT_EQ(engine::rl::scores_of(*sharing, world, texts, 2),
-              engine::rl::scores_of(*own, world, texts, 2));
+    const std::vector<rlhf::RowOf> rows = {{prompt, answer}, {answer, prompt}};
+    const rlhf::Rows texts = rlhf::rows_of(rows, plan.data().sequence_length, 0);
+    EXPECT_EQ(rlhf::scores_of(*sharing, world, texts, 2), rlhf::scores_of(*own, world, texts, 2));
     for (int block = 0; block < sharing->model->num_blocks(); ++block) {
       const bool head = block + 1 == sharing->model->num_blocks();
       for (const int group : sharing->model->groups_of(block)) {
@@ -290,7 +289,7 @@ TEST_F(RlModels, SaysWhyATrunkCannotBeShared) {
                           R"({"algorithm": "ppo", "rewards": [{"type": "model", "from": ")" +
                               judge + R"("}], "critic": {"from": "elsewhere"},
                                       "models": {"critic": {"trunk": "reward"}}})")),
-      HasSubstr("elsewhere is none of rl.rewards"));
+      HasSubstr("elsewhere is not one of rl.rewards"));
   EXPECT_THAT(
       refusal(reinforcing("{\"prompt\": \"a\"}\n",
                           R"({"algorithm": "ppo", "rewards": [{"type": "model", "from": ")" +

@@ -89,7 +89,7 @@ Overlapped train_divided(const TinyRun& run,
   comm::run_threads(plan.ranks() + plan.data().task->extra_ranks(), [&](comm::World& job) {
     at::set_num_threads(1);
     const std::unique_ptr<comm::World> apart = hosts != nullptr ? (*hosts)(job) : nullptr;
-    EXPECT_EQ(engine::rl::run_divided(plan, apart ? *apart : job, *data->train, learn), 7);
+    EXPECT_EQ(rlhf::run_divided(plan, apart ? *apart : job, *data->train, learn), 7);
   });
   return out;
 }
@@ -304,7 +304,7 @@ TEST(RlOverlap, NeedsRanksThatWrite) {
   }
 }
 
-TEST(RlOverlap, ThePlanTellsTheMemoryOfBothKindsOfRanks) {
+TEST(RlOverlap, ThePlanReportsTheMemoryOfBothKindsOfRanks) {
   const auto plan_of = [](int writers) {
     const planner::PlanWithData plan = planner::place(planner::PlanWithData(
         reinforcing(some_prompts(), options(R"("samples": 4)", writers)).plan({.ranks = 2}), {}));
@@ -314,10 +314,10 @@ TEST(RlOverlap, ThePlanTellsTheMemoryOfBothKindsOfRanks) {
   EXPECT_THAT(one.notes().back(), HasSubstr("2 ranks learn and 1 only writes rollouts"));
   EXPECT_THAT(three.notes().back(), HasSubstr("3 only write rollouts"));
   constexpr std::uint64_t kMuch = std::uint64_t{1} << 32;
-  const std::uint64_t taken = kMuch - engine::rl::memory_beside_generators(one, kMuch, 1);
-  EXPECT_EQ(taken, static_cast<std::uint64_t>(engine::rl::generator_bytes(one)));
-  EXPECT_EQ(kMuch - engine::rl::memory_beside_generators(three, kMuch, 3), 3 * taken);
-  EXPECT_THROW((void)engine::rl::memory_beside_generators(three, 3 * taken, 3), Error);
+  const std::uint64_t taken = kMuch - rlhf::memory_beside_generators(one, kMuch, 1);
+  EXPECT_EQ(taken, static_cast<std::uint64_t>(rlhf::generator_bytes(one)));
+  EXPECT_EQ(kMuch - rlhf::memory_beside_generators(three, kMuch, 3), 3 * taken);
+  EXPECT_THROW((void)rlhf::memory_beside_generators(three, 3 * taken, 3), Error);
 }
 
 TEST(RlOverlap, IsRefusedWithWhatItDoesNotCombineWith) {

@@ -19,8 +19,8 @@
 namespace tessera::test {
 namespace {
 
-using engine::rl::ReadableRollouts;
-using engine::rl::ReadableSample;
+using rlhf::ReadableRollouts;
+using rlhf::ReadableSample;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -54,7 +54,7 @@ TEST_F(RlReadable, ShowsPromptCompletionAndRewards) {
             "  | four\n  | == after 99 updates?[2J ?7m \xC2\xA0\n\n");
 }
 
-TEST_F(RlReadable, IsOfTheFirstRolloutAndOfStepsThatAreTold) {
+TEST_F(RlReadable, IsOfTheFirstRolloutAndOfPrintedSteps) {
   const ReadableRollouts rollouts(file_, 10, 0), never(file_, 0, 0);
   EXPECT_TRUE(rollouts.wants(0, 1));
   EXPECT_FALSE(rollouts.wants(8, 1));
@@ -77,7 +77,7 @@ TEST_F(RlReadable, LosesTheOldestAndCutsLongTexts) {
   EXPECT_THAT(text(), HasSubstr("x\n  ... and 50002 bytes\n"));
 }
 
-TEST_F(RlReadable, GoesOnWithoutWhatALaterPolicyWrote) {
+TEST_F(RlReadable, ContinuesWithoutWhatALaterPolicyWrote) {
   {
     ReadableRollouts rollouts(file_, 1, 0);
     for (const std::int64_t version : {0, 1, 2})

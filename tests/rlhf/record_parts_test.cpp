@@ -14,7 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 namespace fs = std::filesystem;
@@ -94,4 +94,4 @@ TEST_F(RlhfParts, RefuseAPartWithoutARecord) {
 }
 
 }  // namespace
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

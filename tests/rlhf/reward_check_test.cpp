@@ -45,20 +45,18 @@ class RlRewardCheck : public ::testing::Test {
   }
   /// `score` receives the ids of a text, without padding.
   template <class Score>
-  engine::rl::RewardCheck check(const Score& score) const {
-    return engine::rl::check_reward(
-        pairs_, kPairLength, kPairEnd, kPairEnd, [&](const engine::rl::Rows& rows) {
-          std::vector<double> out;
-          for (std::int64_t b = 0; b < rows.size(); ++b) {
-            std::vector<std::int64_t> ids = {rows.input_ids_BT[b][0].item<std::int64_t>()};
-            for (std::int64_t t = 0; t + 1 < kPairLength; ++t) {
-              if (const auto id = rows.labels_BT[b][t].item<std::int64_t>(); id >= 0)
-                ids.push_back(id);
-            }
-            out.push_back(score(ids));
-          }
-          return out;
-        });
+  rlhf::RewardCheck check(const Score& score) const {
+    return rlhf::check_reward(pairs_, kPairLength, kPairEnd, kPairEnd, [&](const rlhf::Rows& rows) {
+      std::vector<double> out;
+      for (std::int64_t b = 0; b < rows.size(); ++b) {
+        std::vector<std::int64_t> ids = {rows.input_ids_BT[b][0].item<std::int64_t>()};
+        for (std::int64_t t = 0; t + 1 < kPairLength; ++t) {
+          if (const auto id = rows.labels_BT[b][t].item<std::int64_t>(); id >= 0) ids.push_back(id);
+        }
+        out.push_back(score(ids));
+      }
+      return out;
+    });
   }
 
   files::TempDir folder_;
@@ -67,8 +65,7 @@ class RlRewardCheck : public ::testing::Test {
 };
 
 TEST_F(RlRewardCheck, AcceptsAModelThatPrefersTheChosenTexts) {
-  const engine::rl::RewardCheck good =
-      check([](const auto& ids) { return ids[1] == 'a' ? 1.0 : 0.0; });
+  const rlhf::RewardCheck good = check([](const auto& ids) { return ids[1] == 'a' ? 1.0 : 0.0; });
 
   EXPECT_EQ(good.pairs, 2);  // one does not fit
   EXPECT_EQ(good.accuracy, 1.0);
@@ -76,7 +73,7 @@ TEST_F(RlRewardCheck, AcceptsAModelThatPrefersTheChosenTexts) {
 }
 
 TEST_F(RlRewardCheck, NamesAModelThatCountsTokens) {
-  const engine::rl::RewardCheck longer =
+  const rlhf::RewardCheck longer =
       check([](const auto& ids) { return static_cast<double>(ids.size()); });
 
   EXPECT_NEAR(longer.length_correlation, 1.0, 1e-12);
@@ -84,7 +81,7 @@ TEST_F(RlRewardCheck, NamesAModelThatCountsTokens) {
 }
 
 TEST_F(RlRewardCheck, NamesAModelThatPrefersNothing) {
-  const engine::rl::RewardCheck empty = check([](const auto& ids) {
+  const rlhf::RewardCheck empty = check([](const auto& ids) {
     return ids[1] == kPairEnd ? 2.0 : ids[1] == 'b' ? 1.0 : 0.0;
   });
 
@@ -96,7 +93,7 @@ TEST_F(RlRewardCheck, NamesAModelThatPrefersNothing) {
 
 TEST_F(RlRewardCheck, RefusesPairsThatDoNotFit) {
   EXPECT_THROW(
-      engine::rl::check_reward(
+      rlhf::check_reward(
           pairs_, 2, kPairEnd, kPairEnd, [](const auto&) { return std::vector<double>(); }),
       Error);
 }

@@ -9,7 +9,7 @@
 
 #include "tessera/config/json.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 std::vector<tasks::RlReward> rewards_of(const std::string& list) {
@@ -37,4 +37,4 @@ TEST(RlMeanOfRules, IsTheMeanOfTheWeightedSumsOfRulesAlone) {
 }
 
 }  // namespace
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -187,7 +187,7 @@ void expect_same_end(const Trace& whole, const Trace& after) {
   EXPECT_EQ(whole.digest, after.digest);
 }
 
-TEST(Rl, GoesOnAfterAnyStep) {
+TEST(Rl, ContinuesAfterAnyStep) {
   for (const std::string& rl : kCases) {
     SCOPED_TRACE(rl);
     const TinyRun run = reinforcing(some_prompts(), rl);
@@ -207,7 +207,7 @@ TEST(Rl, GoesOnAfterAnyStep) {
 }
 
 // As a kill in the middle of a rollout leaves it: some completions, and half of a line.
-TEST(Rl, GoesOnWithinARollout) {
+TEST(Rl, ContinuesWithinARollout) {
   const TinyRun run = reinforcing(some_prompts(), kCases[0]);
   const files::TempDir folder;
   const std::filesystem::path file = folder.path() / "rollouts.jsonl";
@@ -249,7 +249,7 @@ TEST(Rl, ReplaysAnUpdateToTheBit) {
     const auto replayed = [&](std::int64_t step) {
       std::vector<double> losses;
       comm::run_threads(1, [&](comm::World& world) {
-        engine::rl::replay(plan, world, data, folder.path(), step, [&](const auto& one) {
+        rlhf::replay(plan, world, data, folder.path(), step, [&](const auto& one) {
           losses.push_back(one.report.loss);
         });
       });
@@ -403,7 +403,7 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
                 HasSubstr("rl.cache " + std::string(cache)));
   }
   EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 3)"))),
-              HasSubstr("no whole number of groups"));
+              HasSubstr("not a whole number of groups"));
 }
 
 TEST(Rl, CountsTheMemoryOfAllModels) {
@@ -414,7 +414,7 @@ TEST(Rl, CountsTheMemoryOfAllModels) {
     const planner::PlanWithData plan = planner::place(policy);
     EXPECT_EQ(planner::estimate_memory(plan).total(), alone + plan.needs().beside);
     EXPECT_EQ(planner::estimate_memory(plan).unknown, "");
-    EXPECT_THAT(plan.notes().back(), HasSubstr("beside the policy"));
+    EXPECT_THAT(plan.notes().back(), HasSubstr("in addition to the policy"));
     return std::pair(plan.needs().beside, plan.model().resolved.num_parameters);
   };
   const auto [plain, parameters] = beside(R"("samples": 2)");
@@ -436,7 +436,7 @@ TEST(RlAlarms, SayInWordsWhatIsWrong) {
   const std::vector<std::string> texts = {"", "", "a \xC3\xA4 b"};
   const auto names = [&](const engine::Metrics& metrics) {
     std::vector<std::string> out;
-    for (const engine::rl::Alarm& alarm : engine::rl::alarms_of(metrics, texts))
+    for (const rlhf::Alarm& alarm : rlhf::alarms_of(metrics, texts))
       out.push_back(alarm.name);
     return out;
   };
@@ -448,44 +448,44 @@ TEST(RlAlarms, SayInWordsWhatIsWrong) {
              {"kl_reference", 6.0},
              {"repetition", 0.8}}),
       testing::ElementsAre("equal_groups", "truncated", "empty", "repeating", "collapsed", "far"));
-  EXPECT_THAT(engine::rl::alarms_of({{"equal_groups", 0.92}}, texts).front().what,
+  EXPECT_THAT(rlhf::alarms_of({{"equal_groups", 0.92}}, texts).front().what,
               HasSubstr("equal in 92 % of groups: nothing is learned"));
 }
 
 /// Ten first rollouts of completions of this length, of which a share has no end.
-engine::rl::FirstRollouts first_rollouts(double length, double truncated) {
-  engine::rl::FirstRollouts out;
-  for (int i = 0; i < engine::rl::kRolloutsOfAlarm; ++i)
+rlhf::FirstRollouts first_rollouts(double length, double truncated) {
+  rlhf::FirstRollouts out;
+  for (int i = 0; i < rlhf::kRolloutsOfAlarm; ++i)
     out.add({{"length", length + (i % 2 == 0 ? 1 : -1)}, {"truncated", truncated}});
   return out;
 }
 
 TEST(RlAlarms, CompareLengthsWithThoseOfTheFirstRollouts) {
   const std::vector<std::string> texts = {"a", "b", "c", "d"};
-  const auto told = [&](double length, const engine::rl::FirstRollouts& first) {
-    const auto alarms = engine::rl::alarms_of({{"length", length}}, texts, first);
+  const auto told = [&](double length, const rlhf::FirstRollouts& first) {
+    const auto alarms = rlhf::alarms_of({{"length", length}}, texts, first);
     return alarms.empty() ? std::string() : alarms.front().name + ": " + alarms.front().what;
   };
-  engine::rl::FirstRollouts first = first_rollouts(20, 0.4);
+  rlhf::FirstRollouts first = first_rollouts(20, 0.4);
   EXPECT_EQ(told(79, first), "");
   EXPECT_EQ(told(5.1, first), "");
   EXPECT_EQ(told(80, first),
             "length: completions have 80 tokens on average, and had 20 in the first 10 rollouts; "
             R"(completions: "a", "b", "c")");
   EXPECT_THAT(told(5, first), HasSubstr("have 5 tokens on average, and had 20"));
-  // Learning to end answers is no shortening.
+  // Learning to end answers is not shortening.
   EXPECT_EQ(told(5, first_rollouts(20, 0.5)), "");
   EXPECT_NE(told(80, first_rollouts(20, 0.5)), "");
   // Later rollouts do not change what is compared with, and a few do not suffice.
   first.add({{"length", 1000}, {"truncated", 1}});
   EXPECT_EQ(first.length(), 20);
-  engine::rl::FirstRollouts few;
+  rlhf::FirstRollouts few;
   few.add({{"length", 20}, {"truncated", 0}});
   EXPECT_EQ(told(80, few), "");
   // A checkpoint restores the state, also before all first rollouts are counted.
-  EXPECT_EQ(engine::rl::FirstRollouts(first.state()).length(), 20);
-  EXPECT_EQ(engine::rl::FirstRollouts(few.state()).state().dump(), few.state().dump());
-  EXPECT_THROW(engine::rl::FirstRollouts(json::parse(R"({"rollouts": 3})", "state")), Error);
+  EXPECT_EQ(rlhf::FirstRollouts(first.state()).length(), 20);
+  EXPECT_EQ(rlhf::FirstRollouts(few.state()).state().dump(), few.state().dump());
+  EXPECT_THROW(rlhf::FirstRollouts(json::parse(R"({"rollouts": 3})", "state")), Error);
 }
 
 // A run that went on after a stop compares with the rollouts before it.

@@ -59,12 +59,12 @@ TEST(RlRollBack, NeedsCheckpointsThatAreOldEnough) {
               HasSubstr("no alarm sends the run back"));
 }
 
-TEST(RlRollBack, AnAlarmOfTenRolloutsEndsTheEngineWithTheWayBack) {
+TEST(RlRollBack, AnAlarmOfTenRolloutsEndsTheEngineWithItsTarget) {
   const TinyRun run = equal_rewards(R"(, "roll_back": {"rollouts": 2})");
   try {
     (void)train(run, {.ranks = 2, .accumulation = 1}, {.steps = 20});
     FAIL() << "the alarm has no effect";
-  } catch (const engine::rl::RollBack& alarm) {
+  } catch (const rlhf::RollBack& alarm) {
     EXPECT_EQ(alarm.kind(), Error::Kind::Numeric);
     EXPECT_EQ(alarm.target().alarm, "equal_groups");
     EXPECT_EQ(alarm.target().after, 9);
@@ -74,7 +74,7 @@ TEST(RlRollBack, AnAlarmOfTenRolloutsEndsTheEngineWithTheWayBack) {
 }
 
 /// A run folder with checkpoints of these steps, metrics and a ledger.
-class RlWayBack : public ::testing::Test {
+class RlRollBackTarget : public ::testing::Test {
  protected:
   void SetUp() override {
     TinyRun run;
@@ -90,18 +90,18 @@ class RlWayBack : public ::testing::Test {
     for (int version = 0; version < 13; ++version)
       ledger << R"({"kind": "completion", "version": )" << version << ", \"number\": 0}\n";
   }
-  static engine::rl::RollBack alarm(std::int64_t newest, std::int64_t times) {
-    return engine::rl::RollBack({.alarm = "far",
-                                 .what = "too far",
-                                 .fix = "",
-                                 .after = 12,
-                                 .newest = newest,
-                                 .times = times});
+  static rlhf::RollBack alarm(std::int64_t newest, std::int64_t times) {
+    return rlhf::RollBack({.alarm = "far",
+                           .what = "too far",
+                           .fix = "",
+                           .after = 12,
+                           .newest = newest,
+                           .times = times});
   }
   std::filesystem::path go_back(std::int64_t newest, std::int64_t times) {
     std::filesystem::path out;
     comm::run_threads(2, [&](comm::World& world) {
-      const std::filesystem::path to = engine::rl::go_back(world, folder_, alarm(newest, times));
+      const std::filesystem::path to = rlhf::go_back(world, folder_, alarm(newest, times));
       if (world.is_leader()) out = to;
     });
     return out;
@@ -110,7 +110,7 @@ class RlWayBack : public ::testing::Test {
   engine::RunFolder folder_{parent_.path() / "run"};
 };
 
-TEST_F(RlWayBack, LeadsToTheNewestCheckpointThatIsOldEnough) {
+TEST_F(RlRollBackTarget, LeadsToTheNewestCheckpointThatIsOldEnough) {
   EXPECT_EQ(go_back(9, 1).filename(), checkpoint::step_name(8));
   // Later checkpoints and the whole ledger were moved aside; the ledger of the run ends before the
   // checkpoint.
@@ -123,17 +123,17 @@ TEST_F(RlWayBack, LeadsToTheNewestCheckpointThatIsOldEnough) {
   EXPECT_THAT(ledger, testing::Not(HasSubstr("\"version\": 8,")));
 
   EXPECT_EQ(go_back(5, 2).filename(), checkpoint::step_name(4));
-  EXPECT_EQ(engine::rl::roll_backs_up_to(folder_.path(), 8, 0), 2);
-  EXPECT_EQ(engine::rl::roll_backs_up_to(folder_.path(), 4, 0), 2);
-  EXPECT_EQ(engine::rl::roll_backs_up_to(folder_.path(), 3, 0), 0);
-  EXPECT_EQ(engine::rl::roll_backs_up_to(folder_.path(), 3, 5), 5);
-  engine::rl::forget_roll_backs_after(folder_.path(), 4);
-  EXPECT_EQ(engine::rl::roll_backs_up_to(folder_.path(), 8, 0), 2);
-  engine::rl::forget_roll_backs_after(folder_.path(), 3);
-  EXPECT_EQ(engine::rl::roll_backs_up_to(folder_.path(), 8, 0), 0);
+  EXPECT_EQ(rlhf::roll_backs_up_to(folder_.path(), 8, 0), 2);
+  EXPECT_EQ(rlhf::roll_backs_up_to(folder_.path(), 4, 0), 2);
+  EXPECT_EQ(rlhf::roll_backs_up_to(folder_.path(), 3, 0), 0);
+  EXPECT_EQ(rlhf::roll_backs_up_to(folder_.path(), 3, 5), 5);
+  rlhf::forget_roll_backs_after(folder_.path(), 4);
+  EXPECT_EQ(rlhf::roll_backs_up_to(folder_.path(), 8, 0), 2);
+  rlhf::forget_roll_backs_after(folder_.path(), 3);
+  EXPECT_EQ(rlhf::roll_backs_up_to(folder_.path(), 8, 0), 0);
 }
 
-TEST_F(RlWayBack, EndsWithTheAlarmWithoutSuchACheckpoint) {
+TEST_F(RlRollBackTarget, EndsWithTheAlarmWithoutSuchACheckpoint) {
   try {
     (void)go_back(3, 1);
     FAIL() << "it went back";

@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 using ::testing::HasSubstr;
@@ -80,4 +80,4 @@ TEST(ThreeSteps, AreDividedOnlyWithAProportionForEach) {
 }
 
 }  // namespace
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

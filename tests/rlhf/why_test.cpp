@@ -44,15 +44,14 @@ class RlWhy : public ::testing::Test {
     return R"({"samples": 4, "max_new_tokens": 4, "mini_batches": 2,
                "rewards": [{"type": "regex", "pattern": "[@-~]"}, {"type": "length", "max": 3, "weight": 0.5}]})";
   }
-  [[nodiscard]] engine::rl::StepShares shares(std::int64_t step, const Layout& layout) const {
+  [[nodiscard]] rlhf::StepShares shares(std::int64_t step, const Layout& layout) const {
     const planner::Plan made = run_.plan(layout);
     const auto data = engine::open_data(made, {});
     const planner::PlanWithData plan = planner::with_data(made, *data);
-    engine::rl::StepShares out;
+    rlhf::StepShares out;
     comm::run_threads(plan.mesh(), [&](comm::World& world) {
       at::set_num_threads(1);
-      engine::rl::StepShares mine =
-          engine::rl::shares_of_step(plan, world, data, folder_.path(), step);
+      rlhf::StepShares mine = rlhf::shares_of_step(plan, world, data, folder_.path(), step);
       if (world.is_leader()) out = std::move(mine);
     });
     return out;
@@ -84,13 +83,13 @@ class RlWhy : public ::testing::Test {
 };
 
 TEST_F(RlWhy, SharesAddUpToTheUpdate) {
-  const engine::rl::StepShares whole = shares(kWhySteps, {.ranks = 1, .accumulation = 4});
+  const rlhf::StepShares whole = shares(kWhySteps, {.ranks = 1, .accumulation = 4});
 
   ASSERT_EQ(whole.completions.size(), 8U);
   EXPECT_EQ(whole.version, 2);
   EXPECT_NEAR(whole.rest, 0.0, kOrderOfSums);
   double last = INFINITY, squares = 0.0;
-  for (const engine::rl::CompletionShare& one : whole.completions) {
+  for (const rlhf::CompletionShare& one : whole.completions) {
     EXPECT_GE(one.number, 8);  // the second mini-batch of its rollout
     EXPECT_LE(std::abs(one.contribution.share), last);
     last = std::abs(one.contribution.share);
@@ -103,7 +102,7 @@ TEST_F(RlWhy, SharesAddUpToTheUpdate) {
   EXPECT_NEAR(
       std::sqrt(squares), trace_.grad_norms.back(), kOrderOfSums * trace_.grad_norms.back());
 
-  const engine::rl::StepShares two = shares(kWhySteps, {.ranks = 2, .accumulation = 2, .stage = 2});
+  const rlhf::StepShares two = shares(kWhySteps, {.ranks = 2, .accumulation = 2, .stage = 2});
   for (std::size_t i = 0; i < whole.completions.size(); ++i) {
     EXPECT_NEAR(two.completions[i].contribution.share,
                 whole.completions[i].contribution.share,
@@ -114,12 +113,12 @@ TEST_F(RlWhy, SharesAddUpToTheUpdate) {
 // The gradient of one completion is the step's where the others have no advantage.
 TEST_F(RlWhy, ACompletionAloneHasTheWholeGradient) {
   const Layout one{.ranks = 1, .accumulation = 4};
-  const engine::rl::StepShares whole = shares(kWhySteps - 1, one);
-  const engine::rl::CompletionShare& first = whole.completions.front();
+  const rlhf::StepShares whole = shares(kWhySteps - 1, one);
+  const rlhf::CompletionShare& first = whole.completions.front();
   ASSERT_GT(first.contribution.norm, 0.0);
 
   keep_only(whole.version, first.number);
-  const engine::rl::StepShares alone = shares(kWhySteps - 1, one);
+  const rlhf::StepShares alone = shares(kWhySteps - 1, one);
 
   EXPECT_EQ(alone.completions.front().number, first.number);
   EXPECT_NEAR(alone.completions.front().contribution.share, 1.0, kOrderOfSums);

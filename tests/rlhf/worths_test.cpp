@@ -11,7 +11,7 @@
 
 #include <ATen/ATen.h>
 
-namespace tessera::engine::rl {
+namespace tessera::rlhf {
 namespace {
 
 using testing::ElementsAre;
@@ -79,4 +79,4 @@ TEST_F(RlWorths, OfWhichNothingIsLearnedAreNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::engine::rl
+}  // namespace tessera::rlhf

@@ -111,6 +111,6 @@ claim "an MPI that is not installed is not mentioned" no_mpi
 claim "a ccache that fails is not used" broken_ccache
 claim "an lld that fails is not used" broken_lld
 claim "a CUDA toolkit that fails changes nothing" broken_cuda
-claim "the system's programs are used where conda stands first in PATH" conda_first
-claim "warnings as errors make no precompiled header anew" warnings_as_errors
+claim "the system's programs are used where conda is first in PATH" conda_first
+claim "warnings as errors make no precompiled header again" warnings_as_errors
 claims_done

@@ -133,8 +133,8 @@ chat_talks_with_the_model_that_is_fetched() {
 }
 
 claim "every call takes a fresh run" fresh_every_time
-claim "an interrupted run goes on, a finished one does not" interrupted_goes_on
-claim "a run that lost a rank goes on" killed_goes_on
+claim "an interrupted run continues, a finished one does not" interrupted_goes_on
+claim "a run that lost a rank continues" killed_goes_on
 claim "a failed run or one on another text is not gone on with" failed_or_other_text_is_not_gone_on_with
 claim "a run that is going on now is left alone" running_is_left_alone
 claim "the batch fits the ranks, and a change of it is said" batch_fits_the_ranks

@@ -73,7 +73,7 @@ TEST(AnswerEnds, AreWhatTheTokenizersFilesAndTheTemplateSay) {
   EXPECT_THAT(answer_ends(*tokenizer, &words).texts, ElementsAre("###"));
 }
 
-TEST(AnswerEnds, OfATokenizerAreThoseOfTheModelsFilesBesideIt) {
+TEST(AnswerEnds, OfATokenizerAreThoseOfTheModelsFilesNextToIt) {
   const SpecialTokens folder({"<eos>", "<turn_end>", "<call_end>"});
   folder.write("tokenizer_config.json", R"({"eos_token": "<eos>"})");
   const std::int32_t eos = folder.id("<eos>");

@@ -142,7 +142,7 @@ TEST_F(Classification, ReadsAnyNumberOfLabels) {
             "multi_label_classification");
 }
 
-TEST_F(Classification, LeavesOutBadRecordsWhereItIsToldTo) {
+TEST_F(Classification, LeavesOutBadRecordsOnRequest) {
   data::DataOptions data = options(
       "{\"text\": \"a\", \"label\": \"x\"}\n{\"text\": \"\", \"label\": \"x\"}\nnothing\n"
       "{\"text\": \"b\", \"label\": \"y\"}\n");
@@ -242,7 +242,7 @@ TEST_F(Classification, ReadsALabelForEachOfSeveralHeads) {
   EXPECT_EQ(said.find("heads")->items().at(1).find("weight")->as_double(), 0.5);
 }
 
-TEST_F(Classification, TellsMetricsAndPredictionsOfEachHead) {
+TEST_F(Classification, ReportsMetricsAndPredictionsOfEachHead) {
   const auto task = task_of("classify", kHeads);
   // Rows of logits: topic, mood. The second has no mood.
   const Predictions rows = {.width = 5,
@@ -492,7 +492,7 @@ TEST_F(Classification, IntegerLabelsAreClassesByValue) {
       *task_of("classify", R"({"labels": ["bad", "good"]})"), options(record(1) + record(0)), 4);
   EXPECT_EQ(values(*named.train, 0, "label"), Ids{1});
   const Error error = refusal(record(0), R"({"labels": [1, 2]})");
-  EXPECT_THAT(error.what(), HasSubstr("the label \"0\" is none of the 2 labels"));
+  EXPECT_THAT(error.what(), HasSubstr("the label \"0\" is not one of the 2 labels"));
   EXPECT_THAT(error.fix(), HasSubstr("1, 2"));
 }
 
@@ -513,7 +513,7 @@ TEST_F(Classification, SuggestsTheNearestLabel) {
   const Error error = refusal("{\"text\": \"a\", \"label\": \"positve\"}\n",
                               R"({"labels": ["negative", "positive"]})");
 
-  EXPECT_THAT(error.what(), HasSubstr("train.jsonl:1: the label \"positve\" is none of"));
+  EXPECT_THAT(error.what(), HasSubstr("train.jsonl:1: the label \"positve\" is not one of"));
   EXPECT_THAT(error.fix(), HasSubstr("positive"));
 }
 
@@ -523,7 +523,7 @@ TEST_F(Classification, RefusesLabelsTwiceOtherFilesAndTooLittleData) {
   data::DataOptions text;
   text.train = {folder_.write("a.txt", "some text")};
   EXPECT_THAT(error_of([&] { open(*task_of("classify"), text, 4); }).what(),
-              HasSubstr("a.txt is no file of records"));
+              HasSubstr("a.txt is not a file of records"));
   const data::DataOptions few = options(kMoods);
   EXPECT_THAT(error_of([&] { open(*task_of("classify"), few, 4, 8); }).what(),
               HasSubstr("data.train has 3 texts; at least 8 are needed for a batch"));

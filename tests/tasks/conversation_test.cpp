@@ -139,12 +139,12 @@ TEST(Conversations, AreRefusedWithTheirPlace) {
   EXPECT_THAT(refusal(R"({"question": "a"})"), HasSubstr("file.jsonl:3: the record has none of"));
   EXPECT_THAT(refusal(R"({"question": "a"})"), HasSubstr("data.map"));
   EXPECT_THAT(refusal(kTwoRounds, nullptr), HasSubstr("task.params.chat_template"));
-  EXPECT_THAT(refusal(R"({"messages": []})"), HasSubstr("\"messages\" is no list of messages"));
-  EXPECT_THAT(refusal(R"({"messages": [{"content": "a"}]})"), HasSubstr("no list of messages"));
+  EXPECT_THAT(refusal(R"({"messages": []})"), HasSubstr("\"messages\" is not a list of messages"));
+  EXPECT_THAT(refusal(R"({"messages": [{"content": "a"}]})"), HasSubstr("not a list of messages"));
   EXPECT_THAT(refusal(R"({"conversations": [{"from": "nobody", "value": "a"}]})"),
               HasSubstr("nobody is called \"nobody\""));
   EXPECT_THAT(refusal(R"({"instruction": "a", "output": "b", "history": [["x"]]})"),
-              HasSubstr("is no pair of texts"));
+              HasSubstr("is not a pair of texts"));
   EXPECT_THAT(refusal(kTwoRounds, "{{ raise_exception('never') }}"), HasSubstr("never"));
   EXPECT_THAT(refusal(kTwoRounds, "{% for m in messages %}{{ m.content | length }}{% endfor %}"),
               HasSubstr("turns are not found"));

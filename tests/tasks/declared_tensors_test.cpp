@@ -83,7 +83,7 @@ TEST(TasksOfObjectives, LearnThatObjective) {
   EXPECT_TRUE(task_of_objective("of a program").trains.empty());
 }
 
-TEST(TasksOfObjectives, TellClassesFromNumbers) {
+TEST(TasksOfObjectives, DistinguishClassesFromNumbers) {
   const auto of_model = task_of_objective("sequence_classification").of_model;
 
   const TaskOptions numbers =

@@ -87,7 +87,7 @@ TEST_F(History, TakesItsNameFromDataMap) {
   EXPECT_EQ(values(*opened.train, 1, "input_ids").front(), 'r');
 }
 
-TEST_F(History, IsRefusedWhereItIsNone) {
+TEST_F(History, IsRefusedIfItIsInvalid) {
   const Error error =
       refusal_of("classify", R"({"text": "a", "label": "b", "history": [1, 2]})", 4, "{}");
   EXPECT_THAT(error.what(), HasSubstr("history"));

@@ -153,7 +153,7 @@ TEST_F(ImageClassification, CountsClassesAndPicturesThatAreTheSame) {
   EXPECT_EQ(survey.leaked, 1) << "one of the two validation pictures is that one";
 }
 
-TEST_F(ImageClassification, TellsItsObjectiveTheNamesOfTheClasses) {
+TEST_F(ImageClassification, GivesItsObjectiveTheNamesOfTheClasses) {
   write_classes();
   data::DataOptions data;
   data.train = {at("set")};

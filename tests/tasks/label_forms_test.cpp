@@ -54,7 +54,7 @@ TEST_F(LabelForms, NamesTheClassesAsTheFilesOfDatasetsDo) {
   EXPECT_EQ(values(*open(*numbered, data, 4).train, 1, "label"), Ids{1});
 }
 
-TEST_F(LabelForms, NamesTheClassesAsDatasetInfoBesideTheFileDoes) {
+TEST_F(LabelForms, NamesTheClassesAsDatasetInfoNextToTheFileDoes) {
   (void)folder_.write("dataset_info.json",
                       R"({"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"},
                           "text": {"dtype": "string", "_type": "Value"}}})");
@@ -75,7 +75,7 @@ TEST_F(LabelForms, NamesTheClassesAsDatasetInfoBesideTheFileDoes) {
 
 TEST_F(LabelForms, ReadsSeveralLabelsFromColumnsOfZeroAndOne) {
   const std::string table =
-      "id,text,angry,glad,sad\n0,ab,1,0,1\n1,cd,0,0,0\n2,ef,0,1,1\n";  // id is no label
+      "id,text,angry,glad,sad\n0,ab,1,0,1\n1,cd,0,0,0\n2,ef,0,1,1\n";  // id is not a label
   const auto task = task_of("classify", R"({"multi_label": true})");
   const data::DataOptions data = options(table, "moods.csv");
 

@@ -130,7 +130,7 @@ TEST(Metrics, OfTwoClassesAreThoseOfTheSecond) {
   EXPECT_NEAR(made.at("auc"), number(one, "auc"), kBound);
 }
 
-TEST(Predictions, AreTold) {
+TEST(Predictions, AreReported) {
   const std::vector<std::string> names = {"no", "yes"};
   const float third = static_cast<float>(std::log(3.0));
   const Predictions row{.width = 2, .label_width = 0, .values = {0, third}, .labels = {}};

@@ -47,7 +47,7 @@ TEST_F(RegressionOfTexts, ReadsAListOfNumbers) {
   EXPECT_THAT(sample.values<float>("label"), ElementsAre(1.0F, -0.5F));
 }
 
-TEST_F(RegressionOfTexts, NamesTheRecordWhoseLabelIsNoNumber) {
+TEST_F(RegressionOfTexts, NamesTheRecordWhoseLabelIsNotANumber) {
   const auto refusal = [&](const char* records) {
     return std::string(refusal_of("regression", records, 4).what());
   };

@@ -354,7 +354,7 @@ TEST(RlRewards, OfMathsAreSafeFromHostileTexts) {
   EXPECT_EQ(of(std::string("#### 1\0", 7)), 1.0);
   for (const char* const record : {R"({"answer": "about 5"})", R"({"answer": "1e40"})"}) {
     EXPECT_THAT(error_of([&] { (void)reward(R"({"type": "maths"})", "1", record); }).what(),
-                HasSubstr("prompts.jsonl:7: \"answer\" is no single number"));
+                HasSubstr("prompts.jsonl:7: \"answer\" is not a single number"));
   }
 }
 

@@ -100,7 +100,7 @@ TEST_F(MixedSources, OfStreamsMixTheirWindows) {
   data.validation_fraction = 0.4;
   const data::Datasets split = open(*task_of("pretrain"), data, 4);
   EXPECT_EQ(firsts(*split.train).substr(0, 4), "aaba");
-  EXPECT_EQ(firsts(*split.validation), "aa") << "of b, four tokens are no window and its label";
+  EXPECT_EQ(firsts(*split.validation), "aa") << "of b, four tokens are not a window and its label";
   // Tasks that hide tokens read the same windows.
   data.validation_fraction = 0.0;
   const data::Datasets hidden =

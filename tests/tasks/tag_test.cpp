@@ -67,7 +67,7 @@ TEST_F(Tagging, HasAPlaceForEveryWordThatIsToBeTagged) {
   EXPECT_EQ(std::ranges::count(values(*opened, 0, "labels"), 0), 3);
 }
 
-TEST_F(Tagging, TellsItsObjectiveTheNamesOfTheTags) {
+TEST_F(Tagging, GivesItsObjectiveTheNamesOfTheTags) {
   const data::DataOptions data = options(kWords);
   const auto task = task_of("tag");
 
@@ -139,7 +139,7 @@ TEST_F(Tagging, NamesTheRecordThatCannotBeRead) {
               HasSubstr("the label is an integer"));
   EXPECT_THAT(after_a_good_one("{\"tokens\": [], \"tags\": []}"), HasSubstr("has no token"));
   EXPECT_THAT(after_a_good_one("{\"words\": [\"a\"]}"), HasSubstr("tokens_field"));
-  EXPECT_THAT(refusal(kGood, R"({"labels": ["y"]})"), HasSubstr("the label \"x\" is none of"));
+  EXPECT_THAT(refusal(kGood, R"({"labels": ["y"]})"), HasSubstr("the label \"x\" is not one of"));
 }
 
 TEST_F(Tagging, HoldsOutTheShareOfEveryTag) {

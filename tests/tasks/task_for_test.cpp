@@ -15,7 +15,7 @@ TaskOptions task_of_record(const std::string& record, const std::string& chat_te
   return task_for({json::parse(record, "test"), "file:1", false}, chat_template);
 }
 
-TEST(TaskFor, IsToldByTheFieldsOfARecord) {
+TEST(TaskFor, FollowsFromTheFieldsOfARecord) {
   for (const auto& [record, task] : {
            std::pair{R"({"source": "a", "target": "b"})", "seq2seq"},
            {R"({"tokens": ["a"], "tags": ["X"]})", "tag"},

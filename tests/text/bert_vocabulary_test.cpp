@@ -112,7 +112,7 @@ TEST(BertVocabulary, PutsChineseCharactersApart) {
 }
 
 TEST(BertVocabulary, DropsControlAndUnassignedCharacters) {
-  // Zero width space, a private one, one that is not assigned, and a byte that is no UTF-8.
+  // Zero width space, a private one, one that is not assigned, and a byte that is not UTF-8.
   EXPECT_EQ(Folder(kWords).tokens("ca\u200Bf\uE000e\u0378\xFF\x01"), (Strings{"cafe"}));
 }
 

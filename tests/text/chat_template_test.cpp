@@ -49,7 +49,7 @@ TEST(ChatTemplate, RendersAsJinjaDoes) {
   }
 }
 
-TEST(ChatTemplate, TellsTheLineOfWhatIsNotWellFormed) {
+TEST(ChatTemplate, ReportsTheLineOfWhatIsNotWellFormed) {
   EXPECT_NE(refusal("a\nb {% if %}").find("line 2"), std::string::npos);
   EXPECT_NE(refusal("{% include 'x' %}").find("'include'"), std::string::npos);
   EXPECT_NE(refusal("{{ 'open }}").find("not closed"), std::string::npos);
@@ -88,7 +88,7 @@ TEST(ChatTemplate, BoundsWhatAHostileTemplateUses) {
             std::string::npos);
 }
 
-TEST(ChatTemplate, TellsThePinnedDate) {
+TEST(ChatTemplate, ReportsThePinnedDate) {
   RenderOptions options;
   std::tm day{};
   day.tm_year = 124;

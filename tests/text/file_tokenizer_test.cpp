@@ -108,7 +108,7 @@ TEST(FileTokenizer, GivesTheRecordedIdsAndTextPieceByPiece) {
   }
 }
 
-TEST(FileTokenizer, TakesTheEndOfATextFromTheFilesBesideIt) {
+TEST(FileTokenizer, TakesTheEndOfATextFromTheFilesNextToIt) {
   const TokenizerFolder folder("llama3_bpe");
   folder.write("generation_config.json", R"({"eos_token_id": [7, 5]})");
   EXPECT_EQ(FileTokenizer(folder.file()).end_of_text(), 7);

@@ -71,7 +71,7 @@ TEST(TokenizerLimits, RefuseTextsThatTheLibraryRefuses) {
   EXPECT_GT(refused, 50U);
 }
 
-TEST(TokenizerLimits, RefuseSectionsThatSayWhatIsNot) {
+TEST(TokenizerLimits, RefuseFalseSections) {
   Json file = recorded().at("file");
   const auto refusal = [&](const char* section, const Json& value) -> std::string {
     Json whole = file;

@@ -115,7 +115,7 @@ TEST_F(Tiktoken, ReadsASpecialTokenInTextOnlyWhereThatIsAskedFor) {
   EXPECT_THAT(as_token, ElementsAre(100257));
 }
 
-TEST_F(Tiktoken, TakesTheSettingsBesideAFileOfAnotherName) {
+TEST_F(Tiktoken, TakesTheSettingsNextToAFileOfAnotherName) {
   written("tokenizer_config.json",
           R"({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": true,
               "added_tokens_decoder": {"3000": {"content": "<s>", "special": true},
@@ -149,7 +149,7 @@ TEST_F(Tiktoken, RefusesFilesThatDoNotHoldTogether) {
   EXPECT_THAT(refusal(whole + std::string(4000, 'Q') + " 3000\n"), HasSubstr("3001"));
 }
 
-TEST_F(Tiktoken, IsToldFromOtherFiles) {
+TEST_F(Tiktoken, IsDistinguishedFromOtherFiles) {
   EXPECT_TRUE(looks_like_tiktoken("IQ== 0\nIg== 1\n"));
   EXPECT_FALSE(looks_like_tiktoken(""));
   EXPECT_FALSE(looks_like_tiktoken("{\"a\": 1}"));

@@ -253,7 +253,7 @@ TEST(TokenizerFromFolder, ReadsPartsThatAreNotGpt2sAsAFile) {
 }
 
 // Vocabulary and merges do not mention added tokens.
-TEST(TokenizerFromFolder, ReadsThemBesideVocabularyAndMergesToo) {
+TEST(TokenizerFromFolder, ReadsThemWithVocabularyAndMergesToo) {
   const Folder folder;
   SmallVocabulary().write(folder);
   json root = SmallVocabulary().as_tokenizer_json();
@@ -320,7 +320,7 @@ TEST(TokenizerFromFolder, RefusesFilesThatDoNotFitTogether) {
 }
 
 // An added token may be missing in the vocabulary: then the added token's own entry gives its id.
-TEST(TokenizerFromFolder, RefusesIdsOfAddedTokensThatAreNone) {
+TEST(TokenizerFromFolder, RefusesInvalidIdsOfAddedTokens) {
   for (const json& id : {json(-1), json(2147483647), json(1e300), json("x"), json(nullptr)}) {
     const Folder folder;
     SmallVocabulary vocabulary;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Interface of a link whose engine is an optional library (MPI): it is a shared library of its own
-// beside libtessera.so, which is opened only if it is asked for, so that the program starts without
-// that library. Plain C functions: nothing of the C++ runtime crosses them.
+// next to libtessera.so, which is opened only if it is asked for, so that the program starts
+// without that library. Plain C functions: nothing of the C++ runtime crosses them.
 #pragma once
 
 #include <cstddef>

@@ -125,7 +125,7 @@ PullTransport::PullTransport(int rank,
 
 PullTransport::~PullTransport() {
   if (context_->aborted()) write_flights();
-  // A rank that leaves with an error tells the others once its world has ended.
+  // A rank that leaves with an error notifies the others once its world has ended.
   if (std::uncaught_exceptions() > exceptions_ && !wrote_flights_)
     write_flight(context_->rank, context_->header(context_->rank).flight, context_->control);
   bridge_.reset();

@@ -22,7 +22,7 @@ class Keys {
  public:
   explicit Keys(const std::filesystem::path& path)
       : path_(path.string()), config_(json::parse_strict(text::read_small_file(path), path_)) {
-    require(config_.is_object(), "it is no JSON object");
+    require(config_.is_object(), "it is not a JSON object");
   }
 
   /// nullptr if it is absent or null.

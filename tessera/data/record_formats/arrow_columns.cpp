@@ -163,7 +163,7 @@ Field field_of(const FlatTable& table, int level, const std::string& place) {
              !type || type->scalar<std::uint8_t>(1, 0) != 0);
   if (places.bits != 8 && places.bits != 16 && places.bits != 32 && places.bits != 64)
     refuse_damage(place,
-                  fmt::format("the places in the dictionary of \"{}\" are no numbers", out.name));
+                  fmt::format("the places in the dictionary of \"{}\" are not numbers", out.name));
   places.dictionary = dictionary->scalar<std::int64_t>(0, 0);
   places.values = std::make_shared<const Field>(std::move(out));
   return places;
@@ -384,7 +384,8 @@ json::Value Column::value(std::int64_t row, const std::string& place) const {
       const std::string_view text =
           data.substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
       if (text::find_invalid_utf8(text))
-        refuse(place, fmt::format("the text of \"{}\" is no UTF-8", field->name), "write it anew");
+        refuse(
+            place, fmt::format("the text of \"{}\" is not UTF-8", field->name), "write it again");
       return json::Value::string(std::string(text));
     }
     case Kind::List:

@@ -245,7 +245,7 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
   if (const auto at = text::find_invalid_utf8(text.bytes)) {
     const auto line = std::ranges::count(text.bytes.substr(0, *at), '\n') + 1;
     throw Error(Error::Kind::Data,
-                fmt::format("{}:{}: the file is no UTF-8 from byte {} on", text.name, line, *at),
+                fmt::format("{}:{}: the file is not UTF-8 from byte {} on", text.name, line, *at),
                 "convert it: iconv -t UTF-8");
   }
   auto [header, rows, blank] =

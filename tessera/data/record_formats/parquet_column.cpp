@@ -361,7 +361,7 @@ void Column::read_delta_lengths(std::string_view& bytes,
 
 json::Value Column::text(std::string_view bytes) const {
   if (text::find_invalid_utf8(bytes))
-    refuse_at(place_, fmt::format("the text of \"{}\" is no UTF-8", leaf_.name), "write it anew");
+    refuse_at(place_, fmt::format("the text of \"{}\" is not UTF-8", leaf_.name), "write it again");
   return json::Value::string(std::string(bytes));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hook that tells of slow ranks and hosts.
+// The hook that reports slow ranks and hosts.
 #pragma once
 
 #include <memory>

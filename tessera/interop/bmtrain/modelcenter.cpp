@@ -79,7 +79,7 @@ json::Value their_config(const fs::path& file) {
   TESSERA_REQUIRE(
       fs::is_regular_file(path),
       Format,
-      fmt::format("{}: no config.json beside it says how many heads the model has", file.string()),
+      fmt::format("{}: no config.json next to it says how many heads the model has", file.string()),
       "put ModelCenter's config.json of the model there");
   return json::parse_strict(files::read(path), path.string());
 }
@@ -99,13 +99,13 @@ void refuse_others(const fs::path& file, const json::Value& config, const Named&
   const auto refuse = [&](bool bad, const std::string& what) {
     TESSERA_REQUIRE(!bad,
                     Unsupported,
-                    fmt::format("{}: {}, which is no GPT2 of ModelCenter", file.string(), what),
+                    fmt::format("{}: {}, which is not a GPT2 of ModelCenter", file.string(), what),
                     "only models of GPT-2's kind are read from this format");
   };
   for (const Weight& weight : tensors.all()) {
     refuse(weight.name.find("relative_attention_bias") != std::string::npos,
            "its positions are a bias of its attention (relative_attention_bias)");
-    refuse(weight.name.starts_with("decoder."), "it has a decoder beside its encoder");
+    refuse(weight.name.starts_with("decoder."), "it is an encoder-decoder model");
     refuse(weight.name.find(".w_in.w_0.") != std::string::npos, "its MLP is gated");
     refuse(weight.name.starts_with("token_type_embedding."), "it has types of tokens");
     refuse(weight.name.starts_with("block_position_embedding."), "it has positions of blocks");
@@ -343,7 +343,7 @@ Foreign read_named(const fs::path& file,
     const auto name = known.find(weight.name);
     TESSERA_REQUIRE(name != known.end(),
                     Unsupported,
-                    fmt::format("{}: tensor {} is none of a {}'s",
+                    fmt::format("{}: tensor {} does not belong to a {}",
                                 file.string(),
                                 checkpoint::JsonCursor::shown(weight.name),
                                 model.class_name),

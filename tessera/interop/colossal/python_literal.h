@@ -14,7 +14,7 @@ namespace tessera::interop {
 /// numbers with + - * / // % **, True, False and None; a dotted name such as AMP_TYPE.NAIVE becomes
 /// a string of that text, and so does a name that is imported: Adam after "from torch.optim import
 /// Adam". The result has one member per assigned name; the members of a dictionary called CONFIG
-/// are added beside them. Throws Error{Config} with source:line:column for anything else.
+/// are added to them. Throws Error{Config} with source:line:column for anything else.
 json::Value parse_python(std::string_view text, const std::string& source);
 
 }  // namespace tessera::interop

@@ -11,7 +11,7 @@
 namespace tessera::interop {
 
 /// --lora_dim: an adapter whose product is scaled by 1 / rank; 0 means none. `section`: where the
-/// adapter stands in the configuration.
+/// adapter is in the configuration.
 void add_lora_rank(const std::string& typed,
                    const std::string& section,
                    const std::string& value,

@@ -119,7 +119,7 @@ Found find_files(const fs::path& folder) {
       const std::string digits = match[group].str();
       TESSERA_REQUIRE(digits.size() <= 6,
                       Format,
-                      fmt::format("{}: rank {} is no rank", entry.path().string(), digits),
+                      fmt::format("{}: rank {} is not a rank", entry.path().string(), digits),
                       kCopy);
       return std::stoi(digits);
     };

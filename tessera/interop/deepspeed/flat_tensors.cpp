@@ -72,7 +72,7 @@ std::vector<std::int64_t> paddings_of(const Part& part, std::size_t number, std:
   }
   TESSERA_REQUIRE(sound,
                   Format,
-                  fmt::format("{}: its param_alignment_paddings of group {} are none of {} "
+                  fmt::format("{}: its param_alignment_paddings of group {} are not those of {} "
                               "parameters",
                               part.file.string(),
                               number,
@@ -102,10 +102,12 @@ std::optional<Fragments> mapping_of(const Part& part, std::size_t number) {
         arguments->items().size() == 2) {
       fragment = {integer_at(*arguments, "1", -1), integer_at(*arguments, "0", -1)};
     }
-    TESSERA_REQUIRE(fragment.start >= 0 && fragment.numel >= 0,
-                    Format,
-                    fmt::format("{}: the place of {} is no place", part.file.string(), name),
-                    kCopy);
+    TESSERA_REQUIRE(
+        fragment.start >= 0 && fragment.numel >= 0,
+        Format,
+        fmt::format(
+            "{}: state.start or state.numel of {} is not a count", part.file.string(), name),
+        kCopy);
     out.emplace(name, fragment);
   }
   return out;
@@ -149,7 +151,7 @@ void check_mappings(const std::vector<Part>& parts,
 
 bool mappings_hold(const json::Value& model_states) {
   const json::Value* config = at_path(model_states, "ds_config");
-  // An absent configuration, or a path, does not tell.
+  // If the configuration is absent or a path, it is not known.
   if (config == nullptr || !config->is_object()) return false;
   const json::Value* shuffled = at_path(*config, "zero_optimization.round_robin_gradients");
   return shuffled == nullptr || (shuffled->is_bool() && !shuffled->as_bool());

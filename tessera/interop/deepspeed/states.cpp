@@ -37,7 +37,7 @@ std::vector<Parameter> shapes_of(const std::filesystem::path& file, const json::
     parameter.numel = sound ? checkpoint::checked_numel(parameter.shape) : -1;
     TESSERA_REQUIRE(parameter.numel >= 0,
                     Format,
-                    fmt::format("{}: the shape of {} is no shape", file.string(), name),
+                    fmt::format("{}: the shape of {} is not a list of sizes", file.string(), name),
                     kCopy);
     out.push_back(std::move(parameter));
   }
@@ -53,7 +53,7 @@ std::vector<std::vector<Parameter>> groups_of(const std::filesystem::path& file,
   }
   TESSERA_REQUIRE(param_shapes.is_array(),
                   Format,
-                  fmt::format("{}: its param_shapes are no list", file.string()),
+                  fmt::format("{}: its param_shapes are not a list", file.string()),
                   kCopy);
   for (const json::Value& group : param_shapes.items())
     out.push_back(shapes_of(file, group));

@@ -97,7 +97,7 @@ std::vector<std::int64_t> shape_of(const Weight& weight,
   if (weight.shape.size() > 1 || (!weight.name.empty() && !is_listed)) return weight.shape;
   TESSERA_REQUIRE(is_listed,
                   Format,
-                  fmt::format("{}: is flat, and no model_states beside zero/ say the shape of {}",
+                  fmt::format("{}: is flat, and no model_states next to zero/ say the shape of {}",
                               weight.file.string(),
                               name),
                   kCopy);

@@ -226,7 +226,7 @@ GgufFile::GgufFile(const fs::path& path) : path_(path) {
   map_ = std::make_shared<const files::Mapped>(path);
   Cursor in(*this, map_->bytes());
   const auto magic = in.take(kMagic.size(), "the first word");
-  if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) refuse("is no GGUF file");
+  if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) refuse("is not a GGUF file");
   version_ = in.number<std::uint32_t>("the version");
   TESSERA_REQUIRE(version_ == 2 || version_ == 3,
                   Unsupported,
@@ -241,7 +241,7 @@ GgufFile::GgufFile(const fs::path& path) : path_(path) {
     refuse(fmt::format("claims {} keys and {} tensors in {} bytes", values, tensors, in.left()));
   for (std::uint64_t i = 0; i < values; ++i) {
     const std::string key(in.text("a key", kMaxKeyBytes));
-    if (key.empty() || text::find_invalid_utf8(key)) refuse("has a key that is no text");
+    if (key.empty() || text::find_invalid_utf8(key)) refuse("has a key that is not UTF-8");
     if (!values_.emplace(key, read_value(in, *this, key)).second)
       refuse(fmt::format("has the key {} twice", JsonCursor::shown(key)));
   }
@@ -302,7 +302,7 @@ std::optional<std::int64_t> GgufFile::integer(std::string_view key) const {
   const GgufValue* value = find(key);
   if (value == nullptr) return std::nullopt;
   const auto out = value->is_array() ? std::nullopt : value->integer();
-  if (!out) refuse(fmt::format("key {} is no integer", key));
+  if (!out) refuse(fmt::format("key {} is not an integer", key));
   return out;
 }
 
@@ -310,7 +310,7 @@ std::optional<double> GgufFile::number(std::string_view key) const {
   const GgufValue* value = find(key);
   if (value == nullptr) return std::nullopt;
   const auto out = value->is_array() ? std::nullopt : value->number();
-  if (!out) refuse(fmt::format("key {} is no number", key));
+  if (!out) refuse(fmt::format("key {} is not a number", key));
   if (!std::isfinite(*out)) refuse(fmt::format("key {} is {}, no finite number", key, *out));
   return out;
 }
@@ -326,7 +326,7 @@ std::optional<std::string> GgufFile::text(std::string_view key) const {
   const GgufValue* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (value->type != GgufType::String || text::find_invalid_utf8(value->strings.front()))
-    refuse(fmt::format("key {} is no text in UTF-8", key));
+    refuse(fmt::format("key {} is not UTF-8 text", key));
   return std::string(value->strings.front());
 }
 
@@ -337,7 +337,7 @@ const std::vector<std::string_view>* GgufFile::texts(std::string_view key) const
                      std::none_of(value->strings.begin(), value->strings.end(), [](auto text) {
                        return text::find_invalid_utf8(text).has_value();
                      });
-  if (!valid) refuse(fmt::format("key {} is no array of texts in UTF-8", key));
+  if (!valid) refuse(fmt::format("key {} is not an array of UTF-8 strings", key));
   return &value->strings;
 }
 

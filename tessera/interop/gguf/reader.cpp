@@ -250,8 +250,8 @@ class Model {
     if (!scaling.is_null()) out_.model_config["rope_scaling"] = scaling;
   }
 
-  /// The rule that tessera wrote beside the factors, if they are its factors; else null. Factors do
-  /// not always show their rule: of a short table none may reach the largest.
+  /// The rule that tessera wrote in addition to the factors, if they are its factors; else null.
+  /// Factors do not always show their rule: of a short table none may reach the largest.
   [[nodiscard]] json::Value written_rule(const std::vector<float>& factors,
                                          double theta,
                                          const std::string& what) const {

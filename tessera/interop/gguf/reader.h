@@ -21,8 +21,8 @@ checkpoint::StreamedTensor stream_gguf(const GgufFile& file, const GgufTensor& t
 /// The types of the file's tensors, the most frequent first: "Q4_1, F32, Q8_0".
 std::string gguf_types(const GgufFile& file);
 
-/// The key under which tessera's files have "rope_scaling" of config.json as JSON, beside the
-/// factors that llama.cpp reads.
+/// The key under which tessera's files have "rope_scaling" of config.json as JSON, in addition to
+/// the factors that llama.cpp reads.
 inline constexpr const char* kGgufRotaryRule = "tessera.rope_scaling";
 
 /// True if the factors are equal but for the roundings of fp32.

@@ -96,7 +96,7 @@ class Exporter {
   }
   [[nodiscard]] static std::int64_t id_of(const Value* id) {
     const auto number = id != nullptr && id->is_number() ? id->as_integer() : std::nullopt;
-    if (!number) damaged("a token's id is no integer");
+    if (!number) damaged("a token's id is not an integer");
     return *number;
   }
   /// Rows of the table without a token get the names that llama.cpp's converter uses.
@@ -130,7 +130,7 @@ class Exporter {
                  one.items()[1].is_string()) {
         out.push_back(one.items()[0].as_string() + " " + one.items()[1].as_string());
       } else {
-        damaged("a merge is no pair of tokens");
+        damaged("a merge is not a pair of tokens");
       }
     }
     return out;
@@ -161,7 +161,7 @@ class Exporter {
     for (std::size_t i = 0; i < all.size(); ++i) {
       std::string token = all[i];
       const std::size_t space = token.find(' ');
-      if (space == std::string::npos) damaged("a merge is no pair of tokens");
+      if (space == std::string::npos) damaged("a merge is not a pair of tokens");
       first.emplace(token.erase(space, 1), i);
     }
     for (std::size_t id = 0; id < out_.tokens.size(); ++id) {

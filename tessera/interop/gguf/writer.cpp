@@ -121,7 +121,7 @@ class Planner {
     TESSERA_REQUIRE(found != files.end(),
                     Format,
                     "no config.json says what model the weights are",
-                    "put the model's config.json beside them");
+                    "put the model's config.json next to them");
     config_ = json::parse_strict(found->second, "config.json");
     const json::Value* type = config_.is_object() ? config_.find("model_type") : nullptr;
     const std::string model = type != nullptr && type->is_string() ? type->as_string() : "";

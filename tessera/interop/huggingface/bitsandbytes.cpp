@@ -35,7 +35,7 @@ constexpr std::int64_t kPiece = 4096;
 [[noreturn]] void refuse_damage(const Weight& weight, const std::string& why) {
   throw Error(Error::Kind::Format,
               fmt::format("{}: {}: {}", weight.file.string(), weight.name, why),
-              "save the model anew, or take its weights in 16 bits");
+              "save the model again, or take its weights in 16 bits");
 }
 
 using Weights = std::map<std::string, const Weight*, std::less<>>;
@@ -118,27 +118,28 @@ struct FourBits {
 std::int64_t whole_number(const json::Value& state, const char* key, const Weight& weight) {
   const json::Value* const value = state.find(key);
   const auto number = value != nullptr ? value->as_integer() : std::nullopt;
-  if (!number || *number < 1) refuse_damage(weight, fmt::format("{} is no positive number", key));
+  if (!number || *number < 1)
+    refuse_damage(weight, fmt::format("{} is not a positive number", key));
   return *number;
 }
 
 std::int64_t block_size(const json::Value& state, const char* key, const Weight& weight) {
   const std::int64_t size = whole_number(state, key, weight);
   if (size < 32 || size > kPiece || (size & (size - 1)) != 0)
-    refuse_damage(weight, fmt::format("{} {} is no size of a block", key, size));
+    refuse_damage(weight, fmt::format("{} {} is not a size of a block", key, size));
   return size;
 }
 
 std::vector<std::int64_t> shape_in(const json::Value& state, const Weight& weight) {
   const json::Value* const shape = state.find("shape");
   if (shape == nullptr || !shape->is_array() || shape->items().empty() || shape->items().size() > 8)
-    refuse_damage(weight, "shape is no list of sizes");
+    refuse_damage(weight, "shape is not a list of sizes");
   std::vector<std::int64_t> out;
   std::int64_t numel = 1;
   for (const json::Value& item : shape->items()) {
     const auto size = item.as_integer();
     if (!size || *size < 1 || *size > kMostElements / numel)
-      refuse_damage(weight, "shape is no list of sizes");
+      refuse_damage(weight, "shape is not a list of sizes");
     numel *= *size;
     out.push_back(*size);
   }
@@ -151,7 +152,7 @@ json::Value state_of(const Weight& state) {
   std::string text(state.bytes(), '\0');
   state.copy(0, state.numel(), reinterpret_cast<std::byte*>(text.data()));
   json::Value out = json::parse_strict(text, state.file.string() + ": " + state.name);
-  if (!out.is_object()) refuse_damage(state, "is no object");
+  if (!out.is_object()) refuse_damage(state, "is not an object");
   return out;
 }
 
@@ -176,7 +177,8 @@ FourBits four_bits(const Weight& weight, const Weight& described, const Weights&
       floats_of(part_of(weights, weight, ".nested_absmax"), blocks_in(blocks, out.scale_block));
   out.scale_values = floats_of(part_of(weights, weight, ".nested_quant_map"), 256);
   const json::Value* const mean = state.find("nested_offset");
-  if (mean == nullptr || !mean->is_number()) refuse_damage(described, "nested_offset is no number");
+  if (mean == nullptr || !mean->is_number())
+    refuse_damage(described, "nested_offset is not a number");
   out.scale_mean = static_cast<float>(mean->as_double());
   return out;
 }
@@ -184,7 +186,7 @@ FourBits four_bits(const Weight& weight, const Weight& described, const Weights&
 /// Returns a matrix stored in eight bits, with a scale for each row.
 StreamedTensor eight_bits(const Weight& weight, const Weight& scales) {
   if (weight.dtype != DType::I8 || weight.shape.size() != 2 || !weight.contiguous())
-    refuse_damage(weight, "is no matrix of int8");
+    refuse_damage(weight, "is not a matrix of int8");
   const std::int64_t columns = weight.shape.back();
   const auto read = [weight, columns, factors = floats_of(scales, weight.shape.front())](
                         std::int64_t begin, std::int64_t end, std::byte* out) {

@@ -239,7 +239,7 @@ void store_in_nf4(ModelExport& model) {
       model.files, [](const auto& beside) { return beside.first == "config.json"; });
   TESSERA_REQUIRE(file != model.files.end(),
                   Format,
-                  "there is no config.json beside the weights, which tells their linear layers",
+                  "there is no config.json next to the weights, which names their linear layers",
                   "put the model's config.json there");
   json::Value config = json::parse_strict(file->second, "config.json");
   const Layers layers = layers_of(config);

@@ -23,7 +23,7 @@ json::Value read_object(const fs::path& path) {
   json::Value out = json::parse_strict(text::read_small_file(path), path.string());
   TESSERA_REQUIRE(out.is_object(),
                   Format,
-                  path.string() + " is no JSON object",
+                  path.string() + " is not a JSON object",
                   "copy the file again from where the model was published");
   return out;
 }

@@ -39,7 +39,7 @@ void set_on(Meaning& meaning, std::string_view key, bool on, const Setting* from
 
 // ---- the model ----
 
-// Sizes that every family has under the same names stand in the table; this is the rest.
+// Sizes that every family has under the same names are in the table; this is the rest.
 struct GptShape {
   bool rotary = false, rms = false, gated = false, bias = true, untied = false;
   std::string activation = "gelu";

@@ -49,7 +49,7 @@ bool recognises(const fs::path& path) {
   try {
     return is_nanogpt(read_torch_file(file).values);
   } catch (const std::exception&) {
-    return false;  // whoever reads it as weights reports the reason
+    return false;  // the reader of weights reports the reason
   }
 }
 
@@ -113,7 +113,7 @@ class Reader {
   void add(const std::string& name, const std::vector<std::int64_t>& shape) {
     out_.weights.push_back(stream(weights_.take(name, shape), name));
   }
-  /// Head and table are one tensor; a head of its own is left to whoever compares them.
+  /// Head and table are one tensor; a head of its own is left to the caller, who compares them.
   void add_tables() {
     const std::vector<std::int64_t> shape = {vocab_, width_};
     add(names_.table, shape);
@@ -150,7 +150,7 @@ class Reader {
     add_linear(in(names_.mlp_input), width_, 4 * width_);
     add_linear(in(names_.mlp_output), 4 * width_, width_);
   }
-  /// A config.json beside the file says more: which GELU, and which tokens.
+  /// A config.json next to the file says more: which GELU, and which tokens.
   void describe() {
     std::error_code failed;
     if (fs::is_regular_file(file_.parent_path() / "config.json", failed)) return;

@@ -320,7 +320,7 @@ void addmm(const OnnxStep& step) {
 // Tensors that are made.
 
 void arange(const OnnxStep& step) {
-  if (step.result().scalar_type() != at::kLong) step.refuse(" of numbers that are no integers");
+  if (step.result().scalar_type() != at::kLong) step.refuse(" of numbers that are not integers");
   // (end), (start, end) or (start, end, step), each followed by type, layout, device and memory.
   const std::size_t numbers = step.num_args() - 4;
   if (numbers == 3 && step.arg(2).toScalar().toLong() != 1) step.refuse(" with a step");

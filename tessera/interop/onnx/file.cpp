@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/protobuf.h"
 
 namespace tessera::interop {
 namespace {
@@ -35,70 +36,21 @@ constexpr std::array<std::string_view, 17> kTypes = {"UNDEFINED",
                                                      "COMPLEX128",
                                                      "BFLOAT16"};
 
-/// The fields of a Protocol Buffers message.
-class Message {
- public:
-  Message(std::string_view bytes, const std::string& file) : rest_(bytes), file_(file) {}
+void refuse_onnx(const std::string& file) {
+  throw Error(Error::Kind::Format, file + ": is not an ONNX file, or is damaged", "fetch it again");
+}
 
-  struct Field {
-    std::uint64_t number = 0, value = 0;
-    std::string_view bytes;  ///< of a field with a length
-  };
-  std::optional<Field> next() {
-    if (rest_.empty()) return std::nullopt;
-    const std::uint64_t tag = varint();
-    Field out{.number = tag >> 3, .value = 0, .bytes = {}};
-    switch (tag & 7U) {
-      case 0:
-        out.value = varint();
-        break;
-      case 1:
-        out.bytes = take(8);
-        break;
-      case 2:
-        out.bytes = take(varint());
-        break;
-      case 5:
-        out.bytes = take(4);
-        break;
-      default:
-        damaged();
-    }
-    return out;
-  }
-  std::uint64_t varint() {
-    std::uint64_t out = 0;
-    for (unsigned shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(take(1)[0]);
-      out |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
-      if (byte < 0x80) return out;
-    }
-    damaged();
-  }
-  [[nodiscard]] bool empty() const { return rest_.empty(); }
-  [[noreturn]] void damaged() const {
-    throw Error(Error::Kind::Format, file_ + ": is no ONNX file, or is damaged", "fetch it again");
-  }
+WireReader onnx_fields(std::string_view message, const std::string& file) {
+  return {message, file, refuse_onnx};
+}
 
- private:
-  std::string_view take(std::uint64_t size) {
-    if (size > rest_.size()) damaged();
-    const std::string_view out = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    return out;
-  }
-
-  std::string_view rest_;
-  const std::string& file_;
-};
-
-void read_dims(const Message::Field& field, const std::string& file, OnnxTensor& out) {
+void read_dims(const WireField& field, const std::string& file, OnnxTensor& out) {
   const auto add = [&](std::uint64_t dim) {
-    if (out.shape.size() >= kMostDims) Message({}, file).damaged();
+    if (out.shape.size() >= kMostDims) refuse_onnx(file);
     out.shape.push_back(static_cast<std::int64_t>(dim));
   };
-  if (field.bytes.empty()) return add(field.value);
-  Message packed(field.bytes, file);
+  if (!field.has_bytes) return add(field.value);
+  WireReader packed = onnx_fields(field.bytes, file);
   while (!packed.empty())
     add(packed.varint());
 }
@@ -107,7 +59,7 @@ OnnxTensor tensor_of(std::string_view bytes, const std::string& file) {
   // float_data, int32_data, string_data, int64_data, raw_data, double_data, uint64_data
   constexpr std::array<std::uint64_t, 7> kData = {4, 5, 6, 7, 9, 10, 11};
   OnnxTensor out;
-  Message message(bytes, file);
+  WireReader message = onnx_fields(bytes, file);
   while (const auto field = message.next()) {
     if (field->number == 1) read_dims(*field, file, out);
     if (field->number == 2) {
@@ -123,7 +75,7 @@ OnnxTensor tensor_of(std::string_view bytes, const std::string& file) {
 /// The text of field `number`, the name of most messages.
 std::string text_of(std::string_view bytes, std::uint64_t number, const std::string& file) {
   std::string out;
-  Message message(bytes, file);
+  WireReader message = onnx_fields(bytes, file);
   while (const auto field = message.next()) {
     if (field->number == number) out = std::string(field->bytes);
   }
@@ -131,7 +83,7 @@ std::string text_of(std::string_view bytes, std::uint64_t number, const std::str
 }
 
 void read_graph(std::string_view bytes, const std::string& file, OnnxFile& out) {
-  Message message(bytes, file);
+  WireReader message = onnx_fields(bytes, file);
   while (const auto field = message.next()) {
     if (field->number == 1) ++out.nodes;
     if (field->number == 2) out.graph = std::string(field->bytes);
@@ -149,7 +101,7 @@ void read_graph(std::string_view bytes, const std::string& file, OnnxFile& out) 
 std::optional<std::int64_t> opset_of(std::string_view bytes, const std::string& file) {
   std::string domain;
   std::int64_t version = 0;
-  Message message(bytes, file);
+  WireReader message = onnx_fields(bytes, file);
   while (const auto field = message.next()) {
     if (field->number == 1) domain = std::string(field->bytes);
     if (field->number == 2) version = static_cast<std::int64_t>(field->value);
@@ -164,7 +116,7 @@ OnnxFile read_onnx(const std::filesystem::path& path) {
   const std::string file = path.string();
   OnnxFile out;
   bool has_graph = false;
-  Message message(mapped.text(), file);
+  WireReader message = onnx_fields(mapped.text(), file);
   while (const auto field = message.next()) {
     if (field->number == 1) out.ir_version = static_cast<std::int64_t>(field->value);
     if (field->number == 2) out.producer = std::string(field->bytes);

@@ -114,7 +114,7 @@ class OnnxGraph {
   /// one constant if it is not contiguous. Throws Error{Unsupported} beyond kOnnxMostBytes.
   void write(const std::filesystem::path& path, const checkpoint::Written& written) const;
   /// The same in two files (ONNX's external data): constants of some size lie in `data_path`, at
-  /// offsets that are multiples of 4096. `data`: the name of that file, beside the first, under
+  /// offsets that are multiples of 4096. `data`: the name of that file, next to the first, under
   /// which a program will open it.
   void write_beside(const std::filesystem::path& path,
                     const std::filesystem::path& data_path,

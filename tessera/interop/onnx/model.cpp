@@ -142,7 +142,7 @@ class Writer {
       there += term;
     }
     if (!whole || there != sizes.back())
-      refuse(fmt::format("a size of {} in its runs is no polynomial of the sizes of the input",
+      refuse(fmt::format("a size of {} in its runs is not a polynomial of the sizes of the input",
                          fmt::join(sizes, ", ")));
     return out;
   }

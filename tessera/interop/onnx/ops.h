@@ -32,7 +32,7 @@ struct OnnxStep {
   [[nodiscard]] std::vector<OnnxSize> sizes_out(std::size_t i = 0) const;
   [[nodiscard]] std::size_t num_args() const { return calls[0]->args.size(); }
   [[nodiscard]] bool is_tensor(std::size_t i) const { return calls[0]->args.at(i).isTensor(); }
-  /// Argument `i` of the call, which is no tensor and equal in all runs.
+  /// Argument `i` of the call, which is not a tensor and equal in all runs.
   [[nodiscard]] const c10::IValue& arg(std::size_t i) const;
   /// Argument `i`, an integer that may follow the sizes of the inputs.
   [[nodiscard]] OnnxSize size_arg(std::size_t i) const;

@@ -16,7 +16,7 @@ namespace tessera::interop {
 
 /// Changes `source`, the base with the adapter's options, to the model that the adapter's tensors
 /// belong to: its number of tokens, a head apart from the table, the tables that are saved without
-/// being named, and the tokenizer beside the adapter if it is another one. Only for decoders.
+/// being named, and the tokenizer next to the adapter if it is another one. Only for decoders.
 void fit_to_adapter(const PeftFolder& peft, models::ModelSource& source);
 
 /// The weights of `base` for such a model: rows that the base lacks are 0, since the adapter has
@@ -27,7 +27,7 @@ models::WeightSource base_weights_for(const models::ModelSource& base,
                                       std::vector<std::string>& notes);
 
 /// Changes the files of the base to those of the merged model: what fit_to_adapter() changed in
-/// config.json, and the tokenizer beside the adapter.
+/// config.json, and the tokenizer next to the adapter.
 void fit_files(const models::ModelSource& source,
                std::vector<std::pair<std::string, std::string>>& files);
 

@@ -11,7 +11,7 @@ namespace tessera::interop::peft {
 
 struct AdapterRules {
   const ForeignFlags::Setting* from = nullptr;  ///< the option that asks for an adapter
-  /// Without names of layers those that PEFT adapts in a model of this family; false: all linear
+  /// If no layers are named: true, those that PEFT adapts in this family; false, all linear
   /// layers.
   bool default_targets = false;
 };

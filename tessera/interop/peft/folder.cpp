@@ -121,7 +121,8 @@ models::AdapterBias bias_of(const std::string& word, const std::string& file) {
 }
 
 models::AdapterOptions options_of(const json::Value& config, const std::string& file) {
-  TESSERA_REQUIRE(config.is_object(), Format, file + " is no object", "name a folder of PEFT's");
+  TESSERA_REQUIRE(
+      config.is_object(), Format, file + " is not an object", "name a folder of PEFT's");
   const PeftKeys keys(config, file);
   const std::string kind = keys.string("peft_type", "LORA");
   TESSERA_REQUIRE(text::lower(kind) == "lora",
@@ -191,7 +192,7 @@ std::string plain_peft_name(std::string name) {
 }
 
 bool is_base_of_peft(const std::string& stored) {
-  // The second is kept beside a copy that is trained.
+  // The second is kept in addition to a copy that is trained.
   return stored.ends_with(".base_layer.weight") ||
          stored.find(".original_module.") != std::string::npos;
 }
@@ -379,10 +380,11 @@ fs::path base_of(const PeftFolder& peft) {
   for (const fs::path& path : {fs::path(peft.base), peft.folder / peft.base}) {
     if (fs::exists(path)) return path;
   }
-  throw Error(Error::Kind::Config,
-              fmt::format("{} adapts {}, which is no folder here", peft.folder.string(), peft.base),
-              "write the folder of that model into base_model_name_or_path of "
-              "adapter_config.json; models are not downloaded");
+  throw Error(
+      Error::Kind::Config,
+      fmt::format("{} adapts {}, which is not a folder here", peft.folder.string(), peft.base),
+      "write the folder of that model into base_model_name_or_path of "
+      "adapter_config.json; models are not downloaded");
 }
 
 models::WeightSource peft_weights(const PeftFolder& peft,

@@ -32,7 +32,7 @@ PeftFolder open_peft(const std::filesystem::path& folder);
 
 /// A tensor's name without PEFT's prefixes and infixes.
 std::string plain_peft_name(std::string name);
-/// True for a weight of the base that PEFT writes beside an adapter or a trained copy of it.
+/// True for a weight of the base that PEFT writes together with an adapter or a trained copy of it.
 bool is_base_of_peft(const std::string& stored);
 
 /// The path of the base that the folder names, relative to the working directory or to the folder.

@@ -403,7 +403,7 @@ class Reader {
                     Unsupported,
                     source_ + ": the tar files of torch before 0.1.10 are not read",
                     "load it in Python and save it again: torch.save(torch.load(file), file)");
-    refuse("it is no file of torch.save: neither a zip file nor torch's stream of pickles");
+    refuse("it is not a file of torch.save: neither a zip file nor torch's stream of pickles");
   }
 
  private:

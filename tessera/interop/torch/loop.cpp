@@ -88,7 +88,7 @@ std::vector<std::int64_t> order_of(const json::Value& values, const fs::path& fi
   const json::Value* groups = at_path(values, "param_groups");
   TESSERA_REQUIRE(groups != nullptr && groups->is_array(),
                   Format,
-                  file.string() + ": is no state_dict of an optimizer",
+                  file.string() + ": is not a state_dict of an optimizer",
                   kBoth);
   for (const json::Value& group : groups->items()) {
     const json::Value* params = group.is_object() ? group.find("params") : nullptr;
@@ -351,7 +351,7 @@ std::vector<Numbered> numbered(const Foreign& training) {
       const auto place = places.find(tensor.name);
       TESSERA_REQUIRE(place != places.end(),
                       Format,
-                      fmt::format("{}: its optimizer keeps {} of {}, which is no parameter",
+                      fmt::format("{}: its optimizer keeps {} of {}, which is not a parameter",
                                   training.path.string(),
                                   name,
                                   checkpoint::JsonCursor::shown(tensor.name)),

@@ -118,7 +118,7 @@ void Pickle::step(unsigned opcode) {
     case 0x93: {  // STACK_GLOBAL
       const Id name = pop(), module = pop();
       if (nodes_[name].kind != Kind::String || nodes_[module].kind != Kind::String)
-        refuse("a global whose name is no text");
+        refuse("a global whose name is not a string");
       return global(std::string(nodes_[module].text), std::string(nodes_[name].text));
     }
     case 'R':

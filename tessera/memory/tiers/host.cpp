@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of the host as a tier: a copy beside working memory. Transfers are made by wait(), one
-// after the other, so that using memory before it is waited for gives wrong values every time.
+// The memory of the host as a tier: a copy apart from working memory. Transfers are made by wait(),
+// one after the other, so that using memory before it is waited for gives wrong values every time.
 #include <algorithm>
 #include <cstring>
 #include <deque>

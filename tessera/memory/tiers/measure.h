@@ -16,7 +16,7 @@ struct TierSpeed {
   double write = 0, read = 0;
   /// The rate of reads while as many bytes are written, as in an update of the optimizer.
   double read_beside_write = 0;
-  /// Seconds to read and write `bytes` each, one beside the other; what an update needs.
+  /// Seconds to read and write `bytes` each, both at the same time; what an update needs.
   [[nodiscard]] double update_s(std::int64_t bytes) const {
     return static_cast<double>(bytes) / read_beside_write;
   }

@@ -18,16 +18,17 @@ void check_labels(const at::Tensor& labels_N, std::int64_t num_labels, const cha
                                  .logical_and(labels_N.lt(0).logical_or(labels_N.ge(num_labels)));
   if (!wrong_N.any().item<bool>()) return;
   const auto first = wrong_N.to(at::kByte).argmax().item<std::int64_t>();
-  throw Error(Error::Kind::Data,
-              fmt::format("the label {} of {} {} of a micro-batch is none of the {} labels of the "
-                          "model",
-                          labels_N[first].item<std::int64_t>(),
-                          what,
-                          first,
-                          num_labels),
-              fmt::format("give labels from 0 to {}, -100 where one is to be ignored, or raise "
-                          "num_labels",
-                          num_labels - 1));
+  throw Error(
+      Error::Kind::Data,
+      fmt::format("the label {} of {} {} of a micro-batch is not one of the {} labels of the "
+                  "model",
+                  labels_N[first].item<std::int64_t>(),
+                  what,
+                  first,
+                  num_labels),
+      fmt::format("give labels from 0 to {}, -100 where one is to be ignored, or raise "
+                  "num_labels",
+                  num_labels - 1));
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct PairOptions : MaskedLmOptions {
 
 class MaskedLm final : public nn::Objective {
  public:
-  /// `pairs`: what is told of pairs of texts; empty: nothing.
+  /// `pairs`: the sentence-pair objective (nsp, sop); empty: none.
   MaskedLm(TrunkOutput trunk, MaskedLmOptions options, std::string pairs)
       : trunk_(std::move(trunk)),
         options_(options),

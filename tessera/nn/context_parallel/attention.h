@@ -21,7 +21,7 @@ namespace tessera::nn {
 /// block that the ring brings. With a window or ALiBi, each chunk of queries is processed with each
 /// chunk of keys separately, limited to the visible keys. `bias_HTS` covers this rank's queries and
 /// all keys, as nn::relative_bias() returns it; it may be undefined. If `args.place` is given, a
-/// sample has `args.place->tokens` tokens, and what follows is padding: it is no key, and its
+/// sample has `args.place->tokens` tokens, and what follows is padding: it is not a key, and its
 /// result is 0. Source: Liu et al. 2023, "Ring
 /// attention with blockwise transformers"; the order of chunks is Megatron-LM's.
 at::Tensor ring_attention(const at::Tensor& q_BHTK,

@@ -148,7 +148,7 @@ class Partition {
       }
     } catch (const Error& error) {
       refuse(kPartition,
-             fmt::format("\"{}\" is no regular expression: {}", pattern, error.what()),
+             fmt::format("\"{}\" is not a regular expression: {}", pattern, error.what()),
              "use for example \"type:^h\\\\.\"");
       return {};
     }

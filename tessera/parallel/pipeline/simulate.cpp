@@ -100,7 +100,7 @@ class ListCheck {
   }
 
   const char* step(const Action& action) {
-    if (!trains_ && !is_of_forward(action.kind)) return "is no part of a forward pass";
+    if (!trains_ && !is_of_forward(action.kind)) return "is not part of a forward pass";
     Passed& passed = at(action.chunk, action.micro);
     const int part = layout_.part(stage_, action.chunk);
     const auto c = static_cast<std::size_t>(action.chunk),

@@ -259,11 +259,10 @@ std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
     } catch (const c10::Error& error) {
       throw Error(
           Error::Kind::Unsupported,
-          fmt::format(
-              "block {} cannot tell the shape of what it hands on: its forward does not run "
-              "on the meta device: {}",
-              model_.blocks[b].name,
-              error.what_without_backtrace()),
+          fmt::format("block {} cannot predict the shape of its output: its forward does not run "
+                      "on the meta device: {}",
+                      model_.blocks[b].name,
+                      error.what_without_backtrace()),
           "use operations that have meta kernels, or train without a pipeline");
     } catch (...) {
       rethrow_in_block(model_.blocks[b].name, "forward");

@@ -241,8 +241,8 @@ void RlOptions::describe(config::Fields& fields) {
   fields.field(
       "top_k",
       top_k,
-      {.text = "Only so many most likely tokens are drawn, and log-probabilities are those "
-               "among them; 0: all.",
+      {.text = "Draws only from this number of most likely tokens; log-probabilities are those "
+               "among them. 0: all.",
        .min = 0});
   fields.field("top_p",
                top_p,
@@ -265,7 +265,7 @@ void RlOptions::describe(config::Fields& fields) {
                {.text = "How often an update learns from each completion.", .min = 1});
   fields.field("mini_batches",
                mini_batches,
-               {.text = "Updates that a rollout is cut into: it has so many times "
+               {.text = "Updates that a rollout is divided into: it has mini_batches * "
                         "train_batch_size completions.",
                 .min = 1});
   fields.field("prompts_at_once",
@@ -295,7 +295,7 @@ void RlOptions::describe(config::Fields& fields) {
   fields.field("fuse_adapter",
                fuse_adapter,
                {.text = "Write rollouts with a copy of the weights in which the adapter is merged, "
-                        "instead of its two small products beside each weight."});
+                        "instead of its two small products next to each weight."});
   fields.field("rollout_ranks",
                rollout_ranks,
                {.text = "With overlap: the number of ranks, the last ones of the job, that only "
@@ -323,7 +323,8 @@ void RlOptions::describe(config::Fields& fields) {
   fields.section("critic", critic, "The critic of the estimators gae and dschat_gae.");
   fields.section("ptx", ptx, "Pretraining texts that are learned with the completions.");
   fields.section("validation", validation, "How prompts of data.validation are answered.");
-  fields.section("models", models, "Layouts of the models beside the policy.");
+  fields.section(
+      "models", models, "Layouts of the other models: reward models, critic and reference.");
   fields.field("reference",
                reference,
                {.text = "Run, checkpoint or folder of the reference.",

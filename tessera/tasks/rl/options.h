@@ -77,7 +77,8 @@ struct RlValidation {
   void describe(config::Fields& fields);
 };
 
-/// `rl.models`: the layout of one of the models beside the policy; what is absent is the policy's.
+/// `rl.models`: the layout of a reward model, the critic or the reference; what is absent is the
+/// policy's.
 struct RlModel {
   std::optional<std::int64_t> zero_stage;
   std::optional<std::string> dtype;    ///< "fp32" or "bf16"

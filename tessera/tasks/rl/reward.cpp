@@ -33,8 +33,9 @@ void CommandRewardOptions::describe(config::Fields& fields) {
 void HttpRewardOptions::describe(config::Fields& fields) {
   fields.field("url",
                url,
-               {.text = "Endpoint of chat completions, http://127.0.0.1:8000/v1/chat/completions "
-                        "say. It gets prompts and completions; there is no TLS.",
+               {.text = "Endpoint of chat completions, such as "
+                        "http://127.0.0.1:8000/v1/chat/completions; https is possible. It gets "
+                        "prompts and completions.",
                 .required = true});
   fields.field("model", model, {.text = "Name of the model in the request."});
   fields.field("system", system, {.text = "The system message.", .default_text = "none"});
@@ -53,6 +54,15 @@ void HttpRewardOptions::describe(config::Fields& fields) {
       {.text = "How often a question is asked again that fails or gets no answer.", .min = 0});
   fields.field(
       "at_once", at_once, {.text = "Questions under way at a time.", .min = 1, .max = 256});
+  fields.field("token_variable",
+               token_variable,
+               {.text = "Environment variable with a token, which is sent as \"Authorization: "
+                        "Bearer\".",
+                .default_text = "no token is sent"});
+  fields.field("ca_file",
+               ca_file,
+               {.text = "PEM file with the certificate authorities of an https endpoint.",
+                .default_text = "those of the system"});
 }
 
 void ModelRewardOptions::describe(config::Fields& fields) {
@@ -121,7 +131,7 @@ RlReward read_reward(json::Value item, config::Problems& problems) {
     if (weight->is_number()) {
       out.weight = weight->as_double();
     } else {
-      problems.add(weight->place, "weight", "the weight is no number", "write 1.0, say");
+      problems.add(weight->place, "weight", "the weight is not a number", "write 1.0, say");
     }
     std::erase_if(item.members(), [](const auto& member) { return member.first == "weight"; });
   }
@@ -137,8 +147,7 @@ RlReward read_reward(json::Value item, config::Problems& problems) {
       problems.add(place,
                    "url",
                    fmt::format("the reward's url {} cannot be asked: {}", out.http->url, problem),
-                   "write http://127.0.0.1:8000/v1/chat/completions, say; for TLS run a proxy on "
-                   "this host");
+                   "write http://127.0.0.1:8000/v1/chat/completions, say");
     }
   } else if (*type == kModel) {
     config::read(item, out.model.emplace(), problems, origins);

@@ -60,7 +60,9 @@ struct HttpRewardOptions {
   std::int64_t max_tokens = 16;
   double timeout = 60.0;  ///< seconds
   std::int64_t retries = 3;
-  std::int64_t at_once = 8;  ///< requests
+  std::int64_t at_once = 8;    ///< requests
+  std::string token_variable;  ///< environment variable with the token of the endpoint
+  std::string ca_file;         ///< PEM; empty: the authorities of the system
   void describe(config::Fields& fields);
 };
 /// The type "model": a model that scores texts.

@@ -2,122 +2,22 @@
 #include "tessera/tasks/rl/reward_http.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <memory>
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/tasks/rl/http_client.h"
 
 namespace tessera::tasks {
 namespace {
-
-constexpr std::string_view kScheme = "http://";
-/// A longer response is not a valid answer.
-constexpr std::size_t kLongestResponse = std::size_t{4} << 20;
-
-struct Url {
-  std::string host, port = "80", path = "/";
-};
-
-Url parts_of(const std::string& url) {
-  Url out;
-  const std::string_view rest = std::string_view(url).substr(kScheme.size());
-  const std::size_t slash = rest.find('/');
-  const std::string_view place = rest.substr(0, slash);
-  if (slash != std::string_view::npos) out.path = rest.substr(slash);
-  const std::size_t colon = place.rfind(':');
-  out.host = place.substr(0, colon);
-  if (colon != std::string_view::npos) out.port = place.substr(colon + 1);
-  return out;
-}
-
-/// The addresses of the endpoint's host.
-class Addresses {
- public:
-  explicit Addresses(const Url& url) {
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    const int error = ::getaddrinfo(url.host.c_str(), url.port.c_str(), &hints, &first_);
-    TESSERA_REQUIRE(
-        error == 0,
-        Environment,
-        fmt::format("the reward's endpoint {} has no address: {}", url.host, ::gai_strerror(error)),
-        "check the host in the reward's \"url\"");
-  }
-  ~Addresses() { ::freeaddrinfo(first_); }
-  Addresses(const Addresses&) = delete;
-  Addresses& operator=(const Addresses&) = delete;
-  [[nodiscard]] const addrinfo& first() const { return *first_; }
-
- private:
-  addrinfo* first_ = nullptr;
-};
-
-/// One question on its way.
-class Exchange {
- public:
-  Exchange(std::size_t number, const addrinfo& to, std::string request, double timeout)
-      : number(number), deadline_(now_s() + timeout), request_(std::move(request)) {
-    end_ = ::socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (end_ < 0) {
-      problem = std::strerror(errno);
-    } else if (::connect(end_, to.ai_addr, to.ai_addrlen) != 0 && errno != EINPROGRESS) {
-      problem = std::strerror(errno);
-    }
-  }
-  ~Exchange() {
-    if (end_ >= 0) ::close(end_);
-  }
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
-
-  [[nodiscard]] pollfd waits_for() const {
-    return {end_, static_cast<short>(sent_ < request_.size() ? POLLOUT : POLLIN), 0};
-  }
-  /// Sends and receives what is possible; true if the exchange has ended, well or with a problem.
-  bool advance(bool ready) {
-    if (!problem.empty()) return true;
-    if (now_s() >= deadline_) problem = "gave no answer in time";
-    if (!ready || !problem.empty()) return !problem.empty();
-    if (sent_ < request_.size()) {
-      const ssize_t sent =
-          ::send(end_, request_.data() + sent_, request_.size() - sent_, MSG_NOSIGNAL);
-      if (sent > 0) sent_ += static_cast<std::size_t>(sent);
-      if (sent < 0 && errno != EAGAIN && errno != EINTR) problem = std::strerror(errno);
-      return !problem.empty();
-    }
-    std::array<char, 16384> buffer{};
-    const ssize_t got = ::recv(end_, buffer.data(), buffer.size(), 0);
-    if (got > 0) received.append(buffer.data(), static_cast<std::size_t>(got));
-    if (got < 0 && errno != EAGAIN && errno != EINTR) problem = std::strerror(errno);
-    if (received.size() > kLongestResponse) problem = "answered without an end";
-    return got == 0 || !problem.empty();
-  }
-
-  const std::size_t number;  ///< of the completion
-  std::string received, problem;
-
- private:
-  double deadline_;
-  std::string request_;
-  std::size_t sent_ = 0;
-  int end_ = -1;
-};
 
 /// The first number in a text.
 std::optional<double> first_number(std::string_view text) {
@@ -148,59 +48,38 @@ std::optional<std::string> content_of(const std::string& body) {
   return content->as_string();
 }
 
-std::string decoded_chunks(std::string_view rest, std::string& problem) {
-  std::string out;
-  while (true) {
-    const std::size_t end = rest.find("\r\n");
-    std::size_t size = 0;
-    const char* const last = rest.data() + std::min(end, rest.size());
-    const auto read = std::from_chars(rest.data(), last, size, 16);  // an extension may follow
-    if (end == std::string_view::npos || read.ec != std::errc() || size > rest.size() - end - 2) {
-      problem = "sent a response that is cut off";
-      return {};
-    }
-    if (size == 0) return out;
-    out += rest.substr(end + 2, size);
-    rest.remove_prefix(std::min(rest.size(), end + 2 + size + 2));
-  }
-}
-
 }  // namespace
 
 std::string url_problem(const std::string& url) {
-  if (url.starts_with("https://")) return "there is no TLS";
-  if (!url.starts_with(kScheme)) return "it does not begin with http://";
-  const Url parts = parts_of(url);
-  if (parts.host.empty()) return "it has no host";
+  std::string_view rest = url;
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (url.starts_with(scheme)) rest.remove_prefix(scheme.size());
+  }
+  if (rest.size() == url.size()) return "it begins with neither http:// nor https://";
+  if (rest.empty() || rest.front() == '/' || rest.front() == ':') return "it has no host";
   const bool printable = std::ranges::all_of(url, [](char c) { return c > ' ' && c < 0x7f; });
   return printable ? "" : "it has characters that a URL cannot have";
 }
 
-HttpBody read_http_response(const std::string& text) {
-  HttpBody out;
-  const std::size_t end = text.find("\r\n\r\n");
-  const bool begins = text.starts_with("HTTP/1.") && text.size() > 12;
-  if (!begins || end == std::string::npos ||
-      std::from_chars(text.data() + 9, text.data() + 12, out.status).ec != std::errc()) {
-    out.problem = "sent no HTTP response";
-    return out;
-  }
-  const std::string head = text::lower(text.substr(0, end + 2));
-  const std::string_view rest = std::string_view(text).substr(end + 4);
-  if (head.find("\r\ntransfer-encoding: chunked\r\n") != std::string::npos) {
-    out.body = decoded_chunks(rest, out.problem);
-    return out;
-  }
-  constexpr std::string_view kLength = "\r\ncontent-length:";
-  out.body = rest;
-  if (const std::size_t at = head.find(kLength); at != std::string::npos) {
-    const std::size_t from = head.find_first_not_of(' ', at + kLength.size());
-    std::size_t size = 0;
-    std::from_chars(head.data() + from, head.data() + head.size(), size);
-    if (size > rest.size()) out.problem = "sent a response that is cut off";
-    out.body = rest.substr(0, size);
-  }
-  return out;
+void check_endpoint(const HttpRewardOptions& options) {
+  const std::string obstacle = http_obstacle();
+  TESSERA_REQUIRE(obstacle.empty(),
+                  Environment,
+                  fmt::format("the reward's endpoint {} is asked with libcurl, which cannot be "
+                              "opened: {}",
+                              options.url,
+                              obstacle),
+                  "install it: apt-get install libcurl4");
+  const std::string& token = options.token_variable;
+  TESSERA_REQUIRE(
+      token.empty() || std::getenv(token.c_str()) != nullptr,
+      Environment,
+      fmt::format("the reward's token_variable {} is not set in the environment", token),
+      fmt::format("export {}=..., on several hosts on each of them", token));
+  TESSERA_REQUIRE(options.ca_file.empty() || std::filesystem::is_regular_file(options.ca_file),
+                  Environment,
+                  fmt::format("the reward's ca_file {} is not a file", options.ca_file),
+                  "name a PEM file with certificates, or remove it");
 }
 
 RewardHttp::RewardHttp(HttpRewardOptions options) : options_(std::move(options)) {}
@@ -239,23 +118,21 @@ std::string RewardHttp::question(const Answer& answer) const {
 
 std::vector<double> RewardHttp::of(std::span<const Answer> answers,
                                    const std::function<void()>& poll) const {
-  const Url url = parts_of(options_.url);
-  const Addresses addresses(url);
+  const char* const token =
+      options_.token_variable.empty() ? nullptr : std::getenv(options_.token_variable.c_str());
+  HttpClient client({.url = options_.url,
+                     .token = token == nullptr ? "" : token,
+                     .ca_file = options_.ca_file,
+                     .timeout_s = options_.timeout});
   std::vector<double> out(answers.size(), 0.0);
   std::vector<std::int64_t> failures(answers.size(), 0);
   std::vector<std::size_t> waiting;
   for (std::size_t i = answers.size(); i-- > 0;)
     waiting.push_back(i);
-  std::vector<std::unique_ptr<Exchange>> open;
 
-  const auto take = [&](const Exchange& one) {
-    const Answer& answer = answers[one.number];
-    std::string problem = one.problem;
-    HttpBody got;
-    if (problem.empty()) {
-      got = read_http_response(one.received);
-      problem = got.problem;
-    }
+  const auto take = [&](const HttpClient::Response& got) {
+    const Answer& answer = answers[got.number];
+    std::string problem = got.problem;
     if (problem.empty() && got.status != 200)
       problem = fmt::format("answered with status {}", got.status);
     Error::Kind kind = Error::Kind::Environment;
@@ -264,7 +141,7 @@ std::vector<double> RewardHttp::of(std::span<const Answer> answers,
       const std::optional<double> number =
           content ? first_number(*content) : std::optional<double>();
       if (number) {
-        out[one.number] = *number;
+        out[got.number] = *number;
         return;
       }
       kind = Error::Kind::Data;
@@ -275,49 +152,26 @@ std::vector<double> RewardHttp::of(std::span<const Answer> answers,
                                          options_.url,
                                          text::replace_invalid_utf8(problem),
                                          answer.place);
-    if (++failures[one.number] > options_.retries) {
+    if (++failures[got.number] > options_.retries) {
       throw Error(kind,
-                  fmt::format("{}, {} times", what, failures[one.number]),
+                  fmt::format("{}, {} times", what, failures[got.number]),
                   kind == Error::Kind::Data
                       ? "ask in \"question\" for a number alone, or raise \"max_tokens\""
                       : "start the server, or raise the reward's \"timeout\" or \"retries\"");
     }
     log::warn(what + "; it is asked again");
-    waiting.push_back(one.number);
+    waiting.push_back(got.number);
   };
 
-  while (!waiting.empty() || !open.empty()) {
-    while (!waiting.empty() && std::ssize(open) < options_.at_once) {
+  while (!waiting.empty() || client.num_open() > 0) {
+    while (!waiting.empty() && std::cmp_less(client.num_open(), options_.at_once)) {
       const std::size_t i = waiting.back();
       waiting.pop_back();
-      const std::string body = question(answers[i]);
-      open.push_back(std::make_unique<Exchange>(
-          i,
-          addresses.first(),
-          fmt::format("POST {} HTTP/1.1\r\nHost: {}:{}\r\nContent-Type: application/json\r\n"
-                      "Content-Length: {}\r\nConnection: close\r\n\r\n{}",
-                      url.path,
-                      url.host,
-                      url.port,
-                      body.size(),
-                      body),
-          options_.timeout));
+      client.post(i, question(answers[i]));
     }
-    std::vector<pollfd> ends;
-    for (const auto& one : open)
-      ends.push_back(one->waits_for());
     if (poll) poll();
-    if (::poll(ends.data(), ends.size(), 200) < 0 && errno != EINTR)
-      throw Error(Error::Kind::Environment, std::strerror(errno), "try again");
-    std::vector<std::unique_ptr<Exchange>> left;
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      if (open[i]->advance(ends[i].revents != 0)) {
-        take(*open[i]);
-      } else {
-        left.push_back(std::move(open[i]));
-      }
-    }
-    open = std::move(left);
+    for (const HttpClient::Response& response : client.wait(0.2))
+      take(response);
   }
   return out;
 }

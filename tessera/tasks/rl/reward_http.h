@@ -12,9 +12,11 @@
 
 namespace tessera::tasks {
 
-/// Returns why `url` cannot be asked; empty if it can. Valid: "http://host[:port]/path"; there is
-/// no TLS.
+/// Returns why `url` cannot be asked; empty if it can. Valid: "http://host[:port]/path", and https.
 std::string url_problem(const std::string& url);
+/// Throws Error{Environment} if this host cannot ask an endpoint with these options: libcurl, the
+/// variable with the token or the certificates are missing.
+void check_endpoint(const HttpRewardOptions& options);
 
 /// Asks the endpoint about several completions at a time. Threads: one at a time.
 class RewardHttp {
@@ -32,13 +34,5 @@ class RewardHttp {
  private:
   HttpRewardOptions options_;
 };
-
-/// Returns the body of an HTTP response, decoded if it is chunked, or why there is none. `text` is
-/// everything that was received until the connection was closed.
-struct HttpBody {
-  int status = 0;
-  std::string body, problem;
-};
-HttpBody read_http_response(const std::string& text);
 
 }  // namespace tessera::tasks

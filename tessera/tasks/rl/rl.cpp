@@ -301,8 +301,9 @@ void settle_trunk(RlOptions& options,
           "name the one whose trunk is shared in critic.from");
   } else if (!from.contains(*options.critic.from)) {
     wrong("critic.from",
-          fmt::format("the critic shares the trunk of a reward model, and {} is none of rl.rewards",
-                      *options.critic.from),
+          fmt::format(
+              "the critic shares the trunk of a reward model, and {} is not one of rl.rewards",
+              *options.critic.from),
           "name the \"from\" of a reward, or set models.critic.trunk to \"own\"");
   }
   for (const char* key : {"models.reward.zero_stage",

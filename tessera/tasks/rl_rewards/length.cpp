@@ -49,7 +49,7 @@ struct OverlongOptions {
                   .required = true});
     fields.field("buffer",
                  buffer,
-                 {.text = "Over so many tokens before that length the reward falls from 0.",
+                 {.text = "Number of tokens before that length over which the reward falls from 0.",
                   .unit = "tokens",
                   .min = 1,
                   .required = true});

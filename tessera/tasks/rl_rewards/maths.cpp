@@ -233,7 +233,7 @@ class Reader {
     if (out && out->numerator != 0) out->negative = negative;
     return out;
   }
-  /// The quotient of a number and the one behind a slash, if there is one. 1/2/3 is no number.
+  /// The quotient of a number and the one behind a slash, if there is one. 1/2/3 is not a number.
   Number over(Number out) {
     for (int slashes = 0; now() == '/' && is_digit(now(1)); ++slashes) {
       ++at_;
@@ -272,7 +272,7 @@ class Reader {
     if (count == 0 || count > kLongest) return std::nullopt;
     return power_of_ten(negative ? -value : value);
   }
-  /// 1234, 1,234,567, 12.50, .5; 1.2.3 is no number.
+  /// 1234, 1,234,567, 12.50, .5; 1.2.3 is not a number.
   Number digits() {
     std::string whole, decimals;
     const auto run = [&](std::string& out) {
@@ -427,7 +427,7 @@ class Maths final : public RuleReward {
     const Number wanted = whole_answer(behind_mark(text).value_or(text), options_.ignore_percent);
     TESSERA_REQUIRE(wanted.has_value(),
                     Data,
-                    fmt::format("{}: \"{}\" is no single number", answer.place, options_.field),
+                    fmt::format("{}: \"{}\" is not a single number", answer.place, options_.field),
                     "give a number or fraction of at most 38 digits, alone, behind #### or in "
                     "\\boxed{}");
     const Number given = of_completion(answer.text);

@@ -23,7 +23,7 @@ struct NumberOptions {
                  field,
                  {.text = "Field of the record that has the number, or a text with it behind the "
                           "mark."});
-    fields.field("after", after, {.text = "What stands before the number; the last one counts."});
+    fields.field("after", after, {.text = "Text before the number; the last one counts."});
     fields.field("tolerance",
                  tolerance,
                  {.text = "The largest difference from the record's number.", .min = 0});

@@ -18,7 +18,8 @@ int value_of(char c) {
 }  // namespace
 
 std::string from_base64(std::string_view text, const std::string& where) {
-  if (text.size() % 4 != 0) refuse_part(where, "holds base64 of a length that is no multiple of 4");
+  if (text.size() % 4 != 0)
+    refuse_part(where, "holds base64 of a length that is not a multiple of 4");
   for (int padding = 0; padding < 2 && !text.empty() && text.back() == '='; ++padding)
     text.remove_suffix(1);
   std::string out;

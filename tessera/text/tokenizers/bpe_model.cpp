@@ -54,7 +54,7 @@ class BpeTokens final : public Model {
  private:
   [[nodiscard]] std::vector<BpeModel::Merge> read_merges(const Part& part) const {
     const json& list = part.at("merges");
-    if (!list.is_array()) refuse_part(part.where(), "has merges that are no list");
+    if (!list.is_array()) refuse_part(part.where(), "has merges that are not a list");
     std::vector<BpeModel::Merge> merges;
     merges.reserve(list.size());
     for (const json& item : list) {

@@ -243,7 +243,7 @@ class SequenceDecoder final : public Decoder {
 DecoderPtr sequence(const Part& part, int depth) {
   if (depth >= kDeepestSequence) refuse_part(part.where(), "is nested too deep");
   const json& list = part.at("decoders");
-  if (!list.is_array()) refuse_part(part.where(), "has decoders that are no list");
+  if (!list.is_array()) refuse_part(part.where(), "has decoders that are not a list");
   std::vector<DecoderPtr> parts;
   for (const json& item : list) {
     parts.push_back(read_decoder(

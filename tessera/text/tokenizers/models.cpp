@@ -138,10 +138,10 @@ const std::string& Vocabulary::text(std::int32_t id) const {
 }
 
 void read_vocabulary(const json& object, const std::string& where, Vocabulary& out) {
-  if (!object.is_object()) refuse_part(where, "has a vocab that is no object {token: id}");
+  if (!object.is_object()) refuse_part(where, "has a vocab that is not an object {token: id}");
   for (const auto& [token, id] : object.items()) {
     if (!id.is_number_integer())
-      refuse_part(where, fmt::format("gives \"{}\" an id that is no integer", token));
+      refuse_part(where, fmt::format("gives \"{}\" an id that is not an integer", token));
     out.add(token, id.get<std::int64_t>(), where);
   }
 }

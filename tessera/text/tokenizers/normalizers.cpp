@@ -277,7 +277,7 @@ NormalizerPtr bert_normalizer(const Part& part) {
 NormalizerPtr sequence(const Part& part, int depth) {
   if (depth >= kDeepestSequence) refuse_part(part.where(), "is nested too deep");
   const json& list = part.at("normalizers");
-  if (!list.is_array()) refuse_part(part.where(), "has normalizers that are no list");
+  if (!list.is_array()) refuse_part(part.where(), "has normalizers that are not a list");
   std::vector<NormalizerPtr> parts;
   for (const json& item : list) {
     parts.push_back(read_normalizer(

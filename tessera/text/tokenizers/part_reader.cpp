@@ -42,7 +42,8 @@ Part Part::part(const char* key) const {
 
 std::string Part::text(const char* key) const {
   const json& value = at(key);
-  if (!value.is_string()) refuse_part(where_, fmt::format("has a \"{}\" that is no string", key));
+  if (!value.is_string())
+    refuse_part(where_, fmt::format("has a \"{}\" that is not a string", key));
   return value.get<std::string>();
 }
 
@@ -53,7 +54,8 @@ std::string Part::text(const char* key, const std::string& otherwise) const {
 bool Part::flag(const char* key, bool otherwise) const {
   const json* value = find(key);
   if (value == nullptr) return otherwise;
-  if (!value->is_boolean()) refuse_part(where_, fmt::format("has a \"{}\" that is no bool", key));
+  if (!value->is_boolean())
+    refuse_part(where_, fmt::format("has a \"{}\" that is neither true nor false", key));
   return value->get<bool>();
 }
 
@@ -61,7 +63,7 @@ std::int64_t Part::integer(const char* key, std::int64_t otherwise) const {
   const json* value = find(key);
   if (value == nullptr) return otherwise;
   if (!value->is_number_integer())
-    refuse_part(where_, fmt::format("has a \"{}\" that is no integer", key));
+    refuse_part(where_, fmt::format("has a \"{}\" that is not an integer", key));
   return value->get<std::int64_t>();
 }
 

@@ -63,7 +63,7 @@ class CodePoints {
 };
 
 std::vector<AddedToken> read_added(const json& list, const std::string& where) {
-  if (!list.is_array()) refuse_part(where, "has added_tokens that are no list");
+  if (!list.is_array()) refuse_part(where, "has added_tokens that are not a list");
   std::vector<AddedToken> out;
   for (const json& item : list) {
     const Part part(item, fmt::format("{}: added_tokens[{}]", where, out.size()));

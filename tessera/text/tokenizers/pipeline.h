@@ -52,9 +52,9 @@ class Pipeline {
   [[nodiscard]] Encoding encode_pair(std::string_view first,
                                      std::string_view second,
                                      bool special = true) const;
-  /// As encode(), with the sections `truncation` and `padding` applied as in the tokenizers
-  /// library's encode() of one text or one pair. Throws Error{Data} if the text to truncate is too
-  /// short.
+  /// The same as encode(), with the sections `truncation` and `padding` applied as in the
+  /// tokenizers library's encode() of one text or one pair. Throws Error{Data} if the text to
+  /// truncate is too short.
   struct Limited {
     Encoding encoding;
     std::vector<std::uint8_t> attention_mask;  ///< 0 at padding

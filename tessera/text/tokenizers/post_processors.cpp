@@ -145,7 +145,7 @@ class TemplateProcessor final : public PostProcessor {
     std::vector<Piece> pieces;
     const json& list = part.at(key);
     if (!list.is_array())
-      refuse_part(part.where(), fmt::format("has a \"{}\" that is no list", key));
+      refuse_part(part.where(), fmt::format("has a \"{}\" that is not a list", key));
     for (const json& item : list) {
       const Part one(item, fmt::format("{}.{}[{}]", part.where(), key, pieces.size()));
       const bool special = one.find("SpecialToken") != nullptr;
@@ -187,7 +187,7 @@ Special special_of(const Part& part, const char* key) {
 PostProcessorPtr sequence(const Part& part, int depth) {
   if (depth >= kDeepestSequence) refuse_part(part.where(), "is nested too deep");
   const json& list = part.at("processors");
-  if (!list.is_array()) refuse_part(part.where(), "has processors that are no list");
+  if (!list.is_array()) refuse_part(part.where(), "has processors that are not a list");
   std::vector<PostProcessorPtr> parts;
   for (const json& item : list) {
     parts.push_back(read_post_processor(

@@ -340,7 +340,7 @@ PreTokenizerPtr at_characters(CharacterTest::Test test, Behavior behavior) {
 PreTokenizerPtr sequence(const Part& part, int depth) {
   if (depth >= kDeepestSequence) refuse_part(part.where(), "is nested too deep");
   const json& list = part.at("pretokenizers");
-  if (!list.is_array()) refuse_part(part.where(), "has pretokenizers that are no list");
+  if (!list.is_array()) refuse_part(part.where(), "has pretokenizers that are not a list");
   std::vector<PreTokenizerPtr> parts;
   for (const json& item : list) {
     parts.push_back(read_pre_tokenizer(

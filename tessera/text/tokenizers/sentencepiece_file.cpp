@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/budget.h"
+#include "tessera/base/protobuf.h"
 #include "tessera/text/tokenizers/characters.h"
 #include "tessera/text/tokenizers/models.h"
 #include "tessera/text/tokenizers/part_reader.h"
@@ -17,77 +18,17 @@
 namespace tessera::text::tokenizers {
 namespace {
 
-/// A field of a message: a number, or the bytes of a text or message.
-struct WireField {
-  std::uint32_t number = 0;
-  std::uint64_t value = 0;  ///< a number, or the bits of a fixed-width one
-  std::string_view bytes;
-  bool has_bytes = false;
-};
+void refuse_model(const std::string& where) {
+  refuse_part(where, "is not a model of sentencepiece");
+}
 
-/// Reads a Protocol Buffers message field by field.
-class WireReader {
- public:
-  WireReader(std::string_view message, const std::string& where) : rest_(message), where_(where) {}
-
-  std::optional<WireField> next() {
-    if (rest_.empty()) return std::nullopt;
-    const std::uint64_t tag = varint();
-    WireField out;
-    if (tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF) damaged();
-    out.number = static_cast<std::uint32_t>(tag >> 3);
-    switch (tag & 7U) {
-      case 0:
-        out.value = varint();
-        break;
-      case 1:
-        out.value = fixed(8);
-        break;
-      case 2: {
-        const std::uint64_t size = varint();
-        out.bytes = take(size);
-        out.has_bytes = true;
-        break;
-      }
-      case 5:
-        out.value = fixed(4);
-        break;
-      default:
-        damaged();
-    }
-    return out;
-  }
-
- private:
-  [[noreturn]] void damaged() const { refuse_part(where_, "is no model of sentencepiece"); }
-  std::string_view take(std::uint64_t size) {
-    if (size > rest_.size()) damaged();
-    const std::string_view out = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    return out;
-  }
-  std::uint64_t varint() {
-    std::uint64_t out = 0;
-    for (unsigned shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(take(1)[0]);
-      out |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
-      if (byte < 0x80) return out;
-    }
-    damaged();
-  }
-  std::uint64_t fixed(std::size_t size) {
-    std::uint64_t out = 0;
-    std::memcpy(&out, take(size).data(), size);  // little endian, like the format
-    return out;
-  }
-
-  std::string_view rest_;
-  const std::string& where_;
-};
+WireReader model_fields(std::string_view message, const std::string& where) {
+  return {message, where, refuse_model};
+}
 
 SentencePieceModel::Piece read_piece(std::string_view message, const std::string& where) {
   SentencePieceModel::Piece out;
-  WireReader reader(message, where);
+  WireReader reader = model_fields(message, where);
   while (const auto field = reader.next()) {
     if (field->number == 1 && field->has_bytes) out.text = std::string(field->bytes);
     if (field->number == 2) {
@@ -110,7 +51,7 @@ SentencePieceModel::Piece read_piece(std::string_view message, const std::string
 }
 
 void read_trainer(std::string_view message, const std::string& where, SentencePieceModel& out) {
-  WireReader reader(message, where);
+  WireReader reader = model_fields(message, where);
   while (const auto field = reader.next()) {
     switch (field->number) {
       case 3:
@@ -140,7 +81,7 @@ void read_trainer(std::string_view message, const std::string& where, SentencePi
 void read_normalization(std::string_view message,
                         const std::string& where,
                         SentencePieceModel& out) {
-  WireReader reader(message, where);
+  WireReader reader = model_fields(message, where);
   while (const auto field = reader.next()) {
     switch (field->number) {
       case 2:
@@ -162,7 +103,7 @@ void read_normalization(std::string_view message,
 }
 
 void refuse_denormalizer(std::string_view message, const std::string& where) {
-  WireReader reader(message, where);
+  WireReader reader = model_fields(message, where);
   while (const auto field = reader.next()) {
     if (field->number == 2 && !field->bytes.empty())
       unsupported_part(where, "rewrites decoded text with a denormalizer");
@@ -199,7 +140,7 @@ bool looks_like_sentencepiece(std::string_view bytes) {
 
 SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string& where) {
   SentencePieceModel out;
-  WireReader reader(bytes, where);
+  WireReader reader = model_fields(bytes, where);
   while (const auto field = reader.next()) {
     if (!field->has_bytes) continue;
     switch (field->number) {

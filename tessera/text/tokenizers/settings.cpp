@@ -53,7 +53,7 @@ std::int64_t id_in(const std::string& digits, const std::string& where) {
 /// Tokens by id, as `added_tokens_decoder` lists them.
 std::map<std::int64_t, AddedToken> listed(const json& decoder, const std::string& where) {
   std::map<std::int64_t, AddedToken> out;
-  if (!decoder.is_object()) refuse_part(where, "has an added_tokens_decoder that is no object");
+  if (!decoder.is_object()) refuse_part(where, "has an added_tokens_decoder that is not an object");
   for (const auto& [key, value] : decoder.items()) {
     const std::int64_t id = id_in(key, where + ": added_tokens_decoder");
     const Part part(value, fmt::format("{}: added_tokens_decoder.{}", where, key));
@@ -123,10 +123,11 @@ std::vector<std::string> Settings::texts(const char* key) const {
     const Part part(*file, where_);
     const json* const list = part.find(key);
     if (list == nullptr) continue;
-    if (!list->is_array()) refuse_part(where_, fmt::format("has a \"{}\" that is no list", key));
+    if (!list->is_array()) refuse_part(where_, fmt::format("has a \"{}\" that is not a list", key));
     for (const json& item : *list) {
       const auto content = content_of(item);
-      if (!content) refuse_part(where_, fmt::format("has an entry of \"{}\" that is no text", key));
+      if (!content)
+        refuse_part(where_, fmt::format("has an entry of \"{}\" that is not a string", key));
       out.push_back(*content);
     }
     break;

@@ -74,7 +74,8 @@ TokenizerFile read_dot_model(const fs::path& path) {
   out.content = read_small_file(path);
   if (looks_like_tiktoken(out.content)) return read_ranks(path);
   if (!looks_like_sentencepiece(out.content))
-    refuse_part(path.string(), "is no model of sentencepiece and no list of tiktoken's ranks");
+    refuse_part(path.string(),
+                "is neither a model of sentencepiece nor a list of tiktoken's ranks");
   out.parts = read_sentencepiece_model(path, settings);
   if (is_cpm(settings.tokenizer_class())) out.spelling = Spelling::WordsOfCpm;
   out.content += settings.all() + out.parts.outside;

@@ -146,7 +146,8 @@ ModelPtr read_unigram_model(const Part& part) {
   UnigramPieces out;
   out.byte_fallback = part.flag("byte_fallback", false);
   const json& list = part.at("vocab");
-  if (!list.is_array()) refuse_part(part.where(), "has a vocab that is no list of [token, score]");
+  if (!list.is_array())
+    refuse_part(part.where(), "has a vocab that is not a list of [token, score]");
   double least = std::numeric_limits<double>::infinity();
   for (const json& item : list) {
     if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number()) {

@@ -112,7 +112,7 @@ TEST_F(ModelCenter, AFileUnderAnotherNameIsKnownByItsTensors) {
   expect_model(open_foreign(path("m/gpt2-3000.pt")).value().weights, false, false);
 }
 
-TEST_F(ModelCenter, AHeadOfItsOwnIsReadWhereTheModelIsNotTied) {
+TEST_F(ModelCenter, AHeadIsReadIfTheModelIsNotTied) {
   mc::Options untied = with(R"("tied": false)"), unsaid = with(R"("half": true)"), tied;
   for (mc::Options* options : {&untied, &unsaid, &tied})
     options->head = true;
@@ -143,7 +143,8 @@ TEST_F(ModelCenter, ModelsOfRelativeAttentionAreRefusedByName) {
 }
 
 TEST_F(ModelCenter, OtherModelsOfTheirsAreRefusedByName) {
-  refuses(holding("decoder.layers.0.cross_att.self_attention.project_q.weight"), "has a decoder");
+  refuses(holding("decoder.layers.0.cross_att.self_attention.project_q.weight"),
+          "is an encoder-decoder");
   refuses(holding("encoder.layers.0.ffn.ffn.w_in.w_0.weight"), "its MLP is gated");
   refuses(holding("block_position_embedding.weight"), "positions of blocks");
   refuses(holding("cls_projection.weight"), "\"cls_projection.weight\" does not belong to a GPT-2");
@@ -522,7 +523,7 @@ TEST_F(ModelCenter, WithoutTheNumberOfHeadsIsRefused) {
   headless.config = "{}";
   refuses(headless, "config.json: has no num_heads");
   fs::remove(path("m/config.json"));
-  refused(path("m"), "no config.json beside it");
+  refused(path("m"), "no config.json next to it");
 }
 
 }  // namespace

@@ -149,13 +149,13 @@ TEST_F(DeepSpeedFolder, ThatHoldsMoreThanItsParametersIsRefused) {
 TEST_F(DeepSpeedFolder, WithShapesThatOverflowIsRefused) {
   const std::string huge = op::integer(std::int64_t{1} << 62);
   write_model(op::list_of({op::dict({{"w", op::tuple({huge, huge})}})}));
-  refused(path("ds"), "is no shape");
+  refused(path("ds"), "is not a list of sizes");
   write_model(op::list_of({op::dict({{"w", op::tuple({op::integer(-1)})}})}));
-  refused(path("ds"), "is no shape");
+  refused(path("ds"), "is not a list of sizes");
   write_model(op::list_of({op::dict({{"w", op::text("five")}})}));
-  refused(path("ds"), "is no shape");
+  refused(path("ds"), "is not a list of sizes");
   write_model(op::integer(7));
-  refused(path("ds"), "are no list");
+  refused(path("ds"), "are not a list");
 }
 
 TEST_F(DeepSpeedFolder, OfAnotherParallelismIsRefusedByName) {
@@ -202,7 +202,7 @@ TEST_F(DeepSpeedFolder, WhoseLatestNamesNothingSaysSo) {
   refused(path("ds"), "names the tag \"global_step9\", which is not there");
 }
 
-TEST_F(DeepSpeedFolder, WhoseLatestLeadsElsewhereIsNotFollowed) {
+TEST_F(DeepSpeedFolder, WhoseLatestPointsOutsideOfItIsNotFollowed) {
   fs::create_directories(path("secret"));
   files::write_atomic(path("secret/mp_rank_00_model_states.pt"), "x");
   for (const char* tag : {"../secret", "/etc", "..", ".", "", "a/b"}) {

@@ -80,7 +80,7 @@ TEST(DeepSpeedTable, HasEachKeyOnceAndAnEntryForEverySection) {
   }
 }
 
-TEST(DeepSpeedTable, GivesAReasonForEverythingThatIsNotDone) {
+TEST(DeepSpeedTable, GivesAReasonForEveryUnsupportedKey) {
   for (const DeepSpeedKey& key : deepspeed_keys()) {
     const bool refused = key.policy == KeyPolicy::Later || key.policy == KeyPolicy::Never;
     const bool reason =
@@ -95,7 +95,7 @@ TEST(DeepSpeedTable, GivesAReasonForEverythingThatIsNotDone) {
   }
 }
 
-TEST(DeepSpeedKeys, LeaveWhatIsNotTheirs) {
+TEST(DeepSpeedKeys, LeaveOtherKeysAlone) {
   const std::string text =
       R"({"model": {"preset": "nano"}, "bf16": {"enabled": true}, "optimizer": {"decay_all": true}})";
 
@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"compression_training": {"row_pruning": {"shared_parameters": {"enabled": true}}}})",
             "compression_training.row_pruning.shared_parameters.enabled")));
 
-TEST(DeepSpeedKeys, ThatAreNotOfThisHouseNameTheNearestWay) {
+TEST(DeepSpeedKeys, WithoutAnEquivalentNameTheNearestOne) {
   EXPECT_THAT(
       take(R"({"zero_optimization": {"load_from_fp32_weights": false}})").problems,
       AllOf(HasSubstr("zero_optimization.load_from_fp32_weights: not supported here: false"),
@@ -185,7 +185,7 @@ TEST(DeepSpeedKeys, OfMonitorsAndProfilersAreNeverRefused) {
   EXPECT_EQ(t.left.find("comet")->find("api_key"), nullptr);
 }
 
-TEST(DeepSpeedKeys, WithoutMeaningAreToldOnceEach) {
+TEST(DeepSpeedKeys, WithoutAnEffectAreReportedOnceEach) {
   const Taken t = take(
       R"({"zero_optimization": {"stage": 1, "overlap_comm": true, "allgather_bucket_size": 5e8},
                            "prescale_gradients": false})");
@@ -198,7 +198,7 @@ TEST(DeepSpeedKeys, WithoutMeaningAreToldOnceEach) {
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 1}})", "x"));
 }
 
-TEST(DeepSpeedKeys, AutoIsTakenOutWhereverItStands) {
+TEST(DeepSpeedKeys, AutoIsRemovedFromEveryKey) {
   const Taken t = take(
       R"({"train_batch_size": "auto", "gradient_clipping": "auto", "zero_optimization": {"stage": 1,
           "reduce_bucket_size": "auto"}, "fp16": {"enabled": "auto"},

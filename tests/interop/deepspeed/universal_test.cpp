@@ -104,17 +104,17 @@ TEST_F(UniversalFolder, OfStageThreeHasTheShapesOfItsModelStates) {
 
 TEST_F(UniversalFolder, OfStageThreeWithoutShapesIsRefused) {
   write_flat("w", {0, 1, 2, 3, 4, 5});
-  refused(path("ds"), "no model_states beside zero/ say the shape of w");
+  refused(path("ds"), "no model_states next to zero/ say the shape of w");
 
   write_states({{"param_shapes", op::list_of({shapes({{"other", {6}}})})}});
-  refused(path("ds"), "no model_states beside zero/ say the shape of w");
+  refused(path("ds"), "no model_states next to zero/ say the shape of w");
 
   write_states({{"param_shapes", op::list_of({shapes({{"w", {2, 4}}})})}});
   refused(path("ds"), "has 6 elements, and");
 
   const std::int64_t huge = std::int64_t{1} << 62;
   write_states({{"param_shapes", op::list_of({shapes({{"w", {huge, huge}}})})}});
-  refused(path("ds"), "the shape of w is no shape");
+  refused(path("ds"), "the shape of w is not a list of sizes");
 }
 
 TEST_F(UniversalFolder, ThatLostAParameterIsRefused) {
@@ -171,7 +171,7 @@ TEST_F(UniversalFolder, WhoseNamesShareEachOtherKeepsBoth) {
   EXPECT_EQ(open_foreign(path("ds"))->weights.size(), 2U);
 }
 
-TEST_F(UniversalFolder, BesideTheCheckpointOfItsStageIsFoundByName) {
+TEST_F(UniversalFolder, NextToTheCheckpointOfItsStageIsFoundByName) {
   write_flat("w", {0, 1});
   write_states({{"param_shapes", op::list_of({shapes({{"w", {2}}})})}});
   fs::create_directories(path("ds/global_step5"));

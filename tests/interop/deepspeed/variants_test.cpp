@@ -394,7 +394,7 @@ TEST_F(ParameterAlignment, PassesOverThePaddingBetweenParameters) {
 TEST_F(ParameterAlignment, ThatCannotBeIsRefused) {
   paddings = {5};
   write_aligned();
-  refused(path("ds"), "param_alignment_paddings of group 0 are none of 2 parameters");
+  refused(path("ds"), "param_alignment_paddings of group 0 are not those of 2 parameters");
   paddings = {-1, 0};
   write_aligned();
   refused(path("ds"), "param_alignment_paddings of group 0");

@@ -175,7 +175,7 @@ TEST(Gguf, TheTokenizerIsWrittenOutAsFilesOfHuggingFace) {
 
   const json::Value* vocabulary = at_path(tokenizer, "model.vocab");
   ASSERT_NE(vocabulary, nullptr);
-  EXPECT_EQ(vocabulary->members().size(), 258U);  // the row of padding is no token
+  EXPECT_EQ(vocabulary->members().size(), 258U);  // the row of padding is not a token
   EXPECT_EQ(vocabulary->find("he")->as_integer(), 256);
   EXPECT_EQ(at_path(tokenizer, "model.merges.0")->as_string(), "h e");
   EXPECT_EQ(at_path(tokenizer, "added_tokens.0.content")->as_string(), "<|endoftext|>");
@@ -281,13 +281,13 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text.replace(at, what.size(), by);
 }
 
-TEST_F(GgufFiles, ThatLieAreRefusedByWhatIsWrong) {
+TEST_F(GgufFiles, WithFalseHeadersAreRefusedWithTheReason) {
   const std::string good = files::read(data("gguf_rotary.gguf"));
   const auto number = [](std::uint64_t value) {
     return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
   };
 
-  refused(changed("GGUG" + good.substr(4)), "no GGUF file");
+  refused(changed("GGUG" + good.substr(4)), "not a GGUF file");
   refused(changed(replaced(good, std::string("GGUF\3\0\0\0", 8), std::string("GGUF\1\0\0\0", 8))),
           "version 1");
   refused(changed(replaced(good, std::string("GGUF\3\0\0\0", 8), std::string("GGUF\0\0\0\3", 8))),

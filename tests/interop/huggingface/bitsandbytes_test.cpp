@@ -153,7 +153,7 @@ TEST(Bitsandbytes, RefusesWhatDoesNotFitTogether) {
               HasSubstr("af4"));
 }
 
-TEST(Bitsandbytes, RefusesDescriptionsThatLie) {
+TEST(Bitsandbytes, RefusesFalseDescriptions) {
   const std::string end = "down_proj.weight.quant_state.bitsandbytes__nf4";
   for (
       const char* text : {

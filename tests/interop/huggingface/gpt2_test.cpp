@@ -335,7 +335,7 @@ TEST(Gpt2HfWeights, AreFoundBehindWrappers) {
   }
 }
 
-TEST(StateDicts, AreWhatALoopKeepsBesideOtherThings) {
+TEST(StateDicts, AreFoundAmongOtherValuesOfACheckpoint) {
   const auto named = [](const std::string& name) {
     interop::Weight weight;
     weight.name = name;

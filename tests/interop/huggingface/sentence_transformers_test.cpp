@@ -129,7 +129,7 @@ TEST_F(SentenceFolder, IsRefusedWhereItsFilesDoNotHoldTogether) {
   write("sentence_bert_config.json", R"({"max_seq_length": 0})");
   EXPECT_THAT(refused(), HasSubstr("max_seq_length"));
   write("sentence_bert_config.json", "[]");
-  EXPECT_THAT(refused(), HasSubstr("no JSON object"));
+  EXPECT_THAT(refused(), HasSubstr("not a JSON object"));
 }
 
 // transformers writes int(1e30) where there is no limit.

@@ -87,7 +87,7 @@ TEST_F(Llmc, AFileThatWasCutAnywhereIsRefused) {
   }
 }
 
-TEST_F(Llmc, HeadersThatLieAreRefused) {
+TEST_F(Llmc, FalseHeadersAreRefused) {
   for (const std::int32_t version : {0, 2, 4, 6, -1})
     refused(with(1, version), fmt::format("is of version {}", version));
   for (const std::size_t place : {2, 3, 4, 5, 6}) {

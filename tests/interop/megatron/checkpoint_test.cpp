@@ -93,7 +93,7 @@ TEST_F(Megatron, RanksAreJoinedWhateverTheGridWas) {
   }
 }
 
-TEST_F(Megatron, VirtualStagesOfAnInterleavedPipelineStandInTheModelsOrder) {
+TEST_F(Megatron, VirtualStagesOfAnInterleavedPipelineAreInTheModelsOrder) {
   for (const auto& [tensor, pipeline, chunks] :
        {std::tuple(1, 2, 2), std::tuple(2, 2, 2), std::tuple(1, 1, 4), std::tuple(1, 1, 2)}) {
     for (const meg::Names& words : {meg::kFused, meg::kLegacy}) {
@@ -346,7 +346,7 @@ TEST_F(Megatron, LayersThatTheArgsDoNotCountAreRefused) {
   }
 }
 
-TEST_F(Megatron, ModelsThatAreNoGpt2AreRefusedByName) {
+TEST_F(Megatron, ModelsThatAreNotGpt2AreRefusedByName) {
   const auto with = [](const std::string& key, const std::string& value) {
     Layout layout;
     layout.args = {{key, value}};

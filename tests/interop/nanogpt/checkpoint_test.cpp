@@ -93,7 +93,7 @@ TEST_F(NanoGpt, HasHuggingFacesNamesAndLayout) {
   }
 }
 
-TEST_F(NanoGpt, IsDescribedByAConfigJsonBesideIt) {
+TEST_F(NanoGpt, IsDescribedByAConfigJsonNextToIt) {
   const fs::path file = write(gpt::model_of(0, kInner), {});
   files::write_atomic(file.parent_path() / "config.json", R"({"model_type": "gpt2"})");
 

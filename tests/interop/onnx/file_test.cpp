@@ -38,7 +38,7 @@ OnnxFile read(const files::TempDir& dir, const std::string& bytes) {
   return read_onnx(dir.path() / "m.onnx");
 }
 
-TEST(OnnxFiles, TellTheirVersionsGraphAndTensors) {
+TEST(OnnxFiles, ReportTheirVersionsGraphAndTensors) {
   const files::TempDir dir;
   const OnnxFile read_back = read(dir, small_model());
 

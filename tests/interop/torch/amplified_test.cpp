@@ -64,7 +64,7 @@ TEST(AmplifiedTorchFile, OfOneStorageWithALongKeyIsRefused) {
   EXPECT_NE(error.text().find("it repeats its values until"), std::string::npos) << error.text();
 }
 
-TEST(AmplifiedTorchFile, OfListsInListsUnderALongNameCostsNoNameForWhatIsNoTensor) {
+TEST(AmplifiedTorchFile, OfListsInListsUnderALongNameCostsNoNameForWhatIsNotATensor) {
   // 4,000,000 times None under a name of 60 kB; only the lists have a name.
   std::string row = "](N", rows = "](";
   for (int i = 0; i < 1999; ++i)

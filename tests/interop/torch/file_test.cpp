@@ -237,7 +237,7 @@ TEST(TorchFile, ReadsTypesThatHaveNoStorageOfTheirOwnFromTheStreamOfPickles) {
             std::string::npos);
 }
 
-TEST(TorchFile, PassesOverObjectsBesideTheTensors) {
+TEST(TorchFile, SkipsObjectsThatAreNotTensors) {
   const files::TempDir dir;
   const std::string arguments =
       op::global("argparse", "Namespace") + ")\x81" + op::dict({{"lr", op::integer(1)}}) + "b";

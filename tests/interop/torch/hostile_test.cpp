@@ -324,8 +324,8 @@ TEST(HostileLegacy, HasTheStoragesThatItClaims) {
 }
 
 TEST(HostileFile, OfAnotherKindIsNamed) {
-  expect_refusal("", "no file of torch.save");
-  expect_refusal("hello", "no file of torch.save");
+  expect_refusal("", "not a file of torch.save");
+  expect_refusal("hello", "not a file of torch.save");
   expect_refusal(std::string(257, 'x') + "ustar" + std::string(200, 'x'),
                  "tar files",
                  Error::Kind::Unsupported);

@@ -180,7 +180,7 @@ TEST_F(TorchLoop, AnAdamStaysAnAdamAndAnAdamWAnAdamW) {
   }
 }
 
-TEST_F(TorchLoop, WhereNothingTellsAdamFromAdamWTheLoaderDecides) {
+TEST_F(TorchLoop, IfAdamAndAdamWCannotBeDistinguishedTheLoaderDecides) {
   write(training_of({"a"}));
 
   const Foreign read = open_foreign(dir.path()).value();
@@ -240,19 +240,22 @@ TEST_F(TorchLoop, CountsUpdatesInEveryTypeThatTorchDoes) {
   }
 }
 
-TEST_F(TorchLoop, WhoseCountOfUpdatesIsNoneIsRefusedByIt) {
+TEST_F(TorchLoop, WithAnInvalidCountOfUpdatesIsRefused) {
   const auto of_float = [](float value) {
     return TorchValue::tensor(constant("s", DType::F32, value, 1));
   };
   const std::vector<std::pair<TorchValue, std::string>> cases = {
-      {of_float(std::numeric_limits<float>::quiet_NaN()), "is nan, which is no count"},
-      {of_float(std::numeric_limits<float>::infinity()), "is inf, which is no count"},
-      {of_float(-5), "is -5, which is no count"},
-      {of_float(2.5), "is 2.5, which is no count"},
-      {of_float(1e19F), "which is no count"},
-      {of_float(0x1p53F), "which is no count"},
-      {TorchValue::integer(-5), "is -5, which is no count"},
-      {TorchValue::integer(std::int64_t{1} << 53), "is 9007199254740992, which is no count"},
+      {of_float(std::numeric_limits<float>::quiet_NaN()),
+       "is nan, which is not a number of updates"},
+      {of_float(std::numeric_limits<float>::infinity()),
+       "is inf, which is not a number of updates"},
+      {of_float(-5), "is -5, which is not a number of updates"},
+      {of_float(2.5), "is 2.5, which is not a number of updates"},
+      {of_float(1e19F), "which is not a number of updates"},
+      {of_float(0x1p53F), "which is not a number of updates"},
+      {TorchValue::integer(-5), "is -5, which is not a number of updates"},
+      {TorchValue::integer(std::int64_t{1} << 53),
+       "is 9007199254740992, which is not a number of updates"},
       {TorchValue::tensor(constant("s", DType::I64, std::int64_t{-1}, 1)), "is -1, which"},
       {TorchValue::tensor(constant("s", DType::I32, 5, 1)), "is a tensor of I32, which"},
       {TorchValue::tensor(constant("s", DType::F32, 5.0F, 2)), "is a tensor of shape [2], which"}};
@@ -293,7 +296,7 @@ TEST_F(TorchLoop, OfAUniversalCheckpointIsRefusedLikewise) {
     fs::remove(step);
     write_torch_file(step, value);
 
-    refused(path("ds"), "which is no count of updates");
+    refused(path("ds"), "which is not a number of updates");
     refused(path("ds"), "step.pt");
   }
   fs::remove(step);

@@ -175,7 +175,7 @@ class Restricted {
         id.items[0].word == "storage" && id.items[1].kind == Kind::Global &&
         allowed_storages().count(id.items[1].word) > 0 && id.items[2].kind == Kind::Text &&
         id.items[3].word == "cpu" && id.items[4].kind == Kind::Number;
-    if (!right) throw std::runtime_error("has a persistent id that is no storage");
+    if (!right) throw std::runtime_error("has a persistent id that is not a storage");
     push({Kind::Storage, "", {}});
   }
   void extend(Kind target, const char* op) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A task that continues a saved classifier: whose classes have which numbers.
-#include "tessera/planner/saved_classes.h"
+#include "tessera/tasks/saved_classes.h"
 
 #include <fstream>
 #include <string>
@@ -11,7 +11,7 @@
 
 #include "tessera/base/files.h"
 
-namespace tessera::planner {
+namespace tessera::tasks {
 namespace {
 
 using testing::ElementsAre;
@@ -34,16 +34,15 @@ class SavedClasses : public testing::Test {
                  const std::string& params = "{}") {
     const std::string file = (folder_.path() / "train.jsonl").string();
     std::ofstream(file, std::ios::binary) << records;
-    models::ModelSource source;
-    source.objective = {objective, json::parse(saved, "saved")};
+    const SavedObjective source = {objective, json::parse(saved, "saved")};
     data::DataOptions data;
     data.train = {file};
-    tasks::TaskOptions options;
+    TaskOptions options;
     options.type = type;
     options.params = json::parse(params, "params");
     config::Problems problems;
     Continued out;
-    const auto made = make_task_of(source, data, options, problems, out.notes);
+    const auto made = make_task_of(&source, data, options, problems, out.notes);
     problems.raise();
     out.params = options.params;
     out.classes = made->objective_options(data);
@@ -181,4 +180,4 @@ TEST_F(SavedClasses, OfAnotherKindOfModelAreNotTaken) {
 }
 
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::tasks

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/optim/precision_options.h"
+
+namespace tessera::optim {
+namespace {
+
+constexpr auto kAutocastTypes =
+    std::to_array<config::Named<DType>>({{DType::BF16, "bfloat16"}, {DType::F16, "float16"}});
+constexpr auto kAccumulationTypes =
+    std::to_array<config::Named<DType>>({{DType::F32, "fp32"}, {DType::BF16, "bf16"}});
+
+}  // namespace
+
+void Bf16Options::describe(config::Fields& f) {
+  f.field("enabled",
+          enabled,
+          {.text = "Train in bf16: weights and activations are bf16; master weights, moments and "
+                   "gradient accumulation stay fp32."});
+  f.field("bf16_master_weights_and_grads",
+          bf16_master_weights_and_grads,
+          {.text = "Keep no fp32 master weights: updates change the bf16 weights directly, and "
+                   "gradients are accumulated in bf16 unless data_types.grad_accum_dtype is set."});
+  f.field("bf16_optimizer_states",
+          bf16_optimizer_states,
+          {.text = "Store the moments in bf16 as well; requires bf16_master_weights_and_grads."});
+}
+
+void AmpOptions::describe(config::Fields& f) {
+  f.field("enabled",
+          enabled,
+          {.text = "16-bit training as in Apex, with the nearest equivalent of opt_level."});
+  f.choice("opt_level",
+           opt_level,
+           kAmpLevels,
+           {.text = "O0: fp32. O1, O2: fp16 with fp32 master weights. O3: the same with a loss "
+                    "scale of 1."});
+  f.field("loss_scale",
+          loss_scale,
+          {.text = "Static loss scale, or \"dynamic\" for Apex's rule.",
+           .choices = {"\"dynamic\"", "a number above 0"},
+           .default_text = "dynamic; 1 with O3",
+           .type = "string or number"});
+}
+
+void TorchAutocastOptions::describe(config::Fields& f) {
+  f.field("enabled",
+          enabled,
+          {.text = "Equivalent to bf16.enabled or fp16.enabled, depending on dtype: layers choose "
+                   "their dtypes "
+                   "themselves."});
+  f.choice("dtype", dtype, kAutocastTypes, {.text = "Dtype of weights and activations."});
+}
+
+void DataTypesOptions::describe(config::Fields& f) {
+  f.choice("grad_accum_dtype",
+           grad_accum_dtype,
+           kAccumulationTypes,
+           {.text = "Dtype of the gradient accumulation buffer; bf16 is rounded after every "
+                    "accumulation step.",
+            .default_text = "fp32"});
+}
+
+}  // namespace tessera::optim
