@@ -56,6 +56,18 @@ int main() try {
       "--num-attention-heads 12 --seq-length 1024 --micro-batch-size 4 --lr 1e-4 --train-iters 100 "
       "--data-path p --tokenizer-type NullTokenizer --vocab-size 100");
   measure("axolotl train x.yml");
+  write("model.json",
+        R"({"emb_size": 768, "hidden_size": 768, "feedforward_size": 3072, "heads_num": 12,
+            "layers_num": 12, "embedding": ["word", "pos", "seg"], "target": ["mlm", "sp"]})");
+  write("train.tsv", "label\ttext_a\n0\tone\n");
+  std::string tokens;
+  for (int i = 0; i < 21128; ++i)
+    tokens += "token" + std::to_string(i) + "\n";
+  write("vocab.txt", tokens);
+  measure(
+      "python3 finetune/run_classifier.py --vocab_path vocab.txt --config_path model.json "
+      "--train_path train.tsv --dev_path train.tsv --batch_size 32");
+  measure("python train.py --dataset=t.txt --n_layer=4 --max_iters=100");
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());

@@ -340,7 +340,11 @@ inline const std::map<std::string, Target>& targets() {
       {"table", {"x.csv", [](const fs::path& f) { read_records(f / "x.csv"); }, ""}},
       {"jsonl", {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}},
       {"yaml",
-       {"x.yaml", [](const fs::path& f) { interop::read_settings((f / "x.yaml").string()); }, ""}}};
+       {"x.yaml", [](const fs::path& f) { interop::read_settings((f / "x.yaml").string()); }, ""}},
+      {"toml",
+       {"x.toml", [](const fs::path& f) { interop::read_settings((f / "x.toml").string()); }, ""}},
+      {"python-literals",
+       {"x.py", [](const fs::path& f) { interop::read_settings((f / "x.py").string()); }, ""}}};
   return all;
 }
 

@@ -12,7 +12,7 @@ while read -r from to file; do
 done < <(grep -rHoE '#include "tessera/[a-z]+/' tessera/*/ --include='*.h' --include='*.cpp' |
          sed -E 's|^(tessera/([a-z]+)/[^:]*):#include "tessera/([a-z]+)/|\2 \3 \1|')
 # Floors that must work without libtorch do not include it.
-if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,hosts,comm,text,data,checkpoint,interop/{axolotl,bmtrain,deepspeed,launchers,llamafactory,llmc,megatron,nanogpt,tencentpretrain,torch,trl},interop/{command_meaning,command_words,dataset_names,export,foreign,foreign_command,foreign_flags,foreign_write,npy,option_page,option_table,option_values,short_forms,weights,yaml}.*,interop/colossal/python_literal.*,interop/gguf/{blocks,file,layout,reader,rotary,splits,tokenizer,tokenizer_export}.*,interop/huggingface/{bitsandbytes,sentence_transformers}.*,interop/onnx/file.*} --include='*.h' --include='*.cpp'; then
+if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,hosts,comm,text,data,checkpoint,interop/{axolotl,bmtrain,deepspeed,launchers,llamafactory,llmc,megatron,nanogpt,tencentpretrain,torch,torchtitan,trl},interop/{command_meaning,command_members,command_words,dataset_names,export,foreign,foreign_command,foreign_flags,foreign_write,npy,option_page,option_table,option_values,short_forms,toml,weights,yaml}.*,interop/colossal/python_literal.*,interop/gguf/{blocks,file,layout,reader,rotary,splits,tokenizer,tokenizer_export}.*,interop/huggingface/{bitsandbytes,sentence_transformers}.*,interop/onnx/file.*} --include='*.h' --include='*.cpp'; then
   echo "these floors include no libtorch"; bad=1
 fi
 if grep -rn 'torch/torch\.h' tessera examples --include='*.h' --include='*.cpp'; then echo "torch/torch.h appears nowhere"; bad=1; fi

@@ -113,6 +113,12 @@ std::string base_name(const std::string& script) {
 
 bool gives_any(const std::vector<std::string>& words, const std::vector<std::string_view>& marks) {
   return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    // A mark with a slash is the folder of a file of settings.
+    if (!word.starts_with("-") && word.ends_with(".py")) {
+      return std::any_of(marks.begin(), marks.end(), [&](std::string_view mark) {
+        return mark.ends_with('/') && word.find(mark) != std::string::npos;
+      });
+    }
     if (!word.starts_with("--")) return false;
     const std::string name = option_name(word.substr(0, word.find('=')));
     return std::find(marks.begin(), marks.end(), name) != marks.end();

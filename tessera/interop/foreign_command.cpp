@@ -6,6 +6,7 @@
 #include <iterator>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -327,6 +328,14 @@ std::string take_settings_file(const Program& program, std::vector<std::string>&
       continue;
     if (equals != std::string::npos) return rest[i].substr(equals + 1);
     return i + 1 < rest.size() ? rest[i + 1] : "";
+  }
+  // The file that the program reads without the option.
+  for (const std::string_view table : program.tables) {
+    const Option* const option = option_table(table).find(program.file);
+    std::error_code ignored;
+    if (option == nullptr) continue;
+    return std::filesystem::is_regular_file(option->initial, ignored) ? std::string(option->initial)
+                                                                      : "";
   }
   return "";
 }

@@ -18,13 +18,21 @@
 namespace tessera::interop {
 namespace {
 
-constexpr auto kTitles = std::to_array<std::pair<std::string_view, std::string_view>>(
-    {{"axolotl", "axolotl"},
-     {"huggingface", "Hugging Face's Trainer and example scripts"},
-     {"launchers", "Launchers"},
-     {"llamafactory", "LLaMA-Factory"},
-     {"megatron", "Megatron-LM and Megatron-DeepSpeed"},
-     {"trl", "TRL"}});
+struct Page {
+  std::string_view name, title;
+  std::string_view tables;  ///< the first part of their names, if it differs from the page's
+};
+constexpr auto kPages =
+    std::to_array<Page>({{"axolotl", "axolotl"},
+                         {"deepspeed_chat", "DeepSpeed-Chat and DeepSpeedExamples", "deepspeed"},
+                         {"huggingface", "Hugging Face's Trainer and example scripts"},
+                         {"launchers", "Launchers"},
+                         {"llamafactory", "LLaMA-Factory"},
+                         {"megatron", "Megatron-LM and Megatron-DeepSpeed"},
+                         {"nanogpt", "nanoGPT"},
+                         {"tencentpretrain", "TencentPretrain"},
+                         {"torchtitan", "torchtitan"},
+                         {"trl", "TRL"}});
 
 std::string names_of(const Option& option) {
   std::vector<std::string> out;
@@ -97,15 +105,15 @@ void add_scripts(std::string_view program, std::string& out) {
 
 std::vector<std::string> option_pages() {
   std::vector<std::string> out;
-  for (const auto& [program, title] : kTitles)
-    out.emplace_back(program);
+  for (const Page& page : kPages)
+    out.emplace_back(page.name);
   return out;
 }
 
 std::string option_page(const std::string& program) {
-  const auto* const title = std::find_if(
-      kTitles.begin(), kTitles.end(), [&](const auto& one) { return one.first == program; });
-  if (title == kTitles.end()) {
+  const auto* const page = std::find_if(
+      kPages.begin(), kPages.end(), [&](const Page& one) { return one.name == program; });
+  if (page == kPages.end()) {
     throw Error(Error::Kind::Config,
                 fmt::format("the page {} does not exist", program),
                 text::suggestion(program, option_pages()));
@@ -118,11 +126,12 @@ std::string option_page(const std::string& program) {
       "refused with an alternative. In names, `-`\nand `_` are equivalent. Defaults are those of "
       "the "
       "program; an empty cell means none.\n",
-      title->second,
+      page->title,
       program);
-  add_scripts(program, out);
+  const std::string tables(page->tables.empty() ? page->name : page->tables);
+  add_scripts(tables, out);
   for (const std::string& name : option_tables()) {
-    if (!name.starts_with(program + "/")) continue;
+    if (!name.starts_with(tables + "/")) continue;
     const OptionTable& table = option_table(name);
     out += fmt::format("\n## {}\n", table.title());
     add_mapped(table, out);

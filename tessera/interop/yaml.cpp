@@ -22,6 +22,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/interop/colossal/python_literal.h"
+#include "tessera/interop/toml.h"
 
 namespace tessera::interop {
 namespace {
@@ -259,6 +261,8 @@ json::Value read_settings(const std::string& path) {
       "");
   const std::string text = files::read_stream(path);
   if (path.ends_with(".yaml") || path.ends_with(".yml")) return parse_yaml(text, path);
+  if (path.ends_with(".toml")) return parse_toml(text, path);
+  if (path.ends_with(".py")) return parse_python(text, path);
   return json::parse(text, path, {.hjson = path.ends_with(".hjson")});
 }
 

@@ -16,7 +16,8 @@ namespace tessera::interop {
 /// 100,000 parts. `source` names the file.
 json::Value parse_yaml(std::string_view text, const std::string& source);
 
-/// Reads a file of settings by its name: .yaml and .yml as YAML, all else as JSON (.hjson: Hjson).
+/// Reads a file of settings by its name: .yaml and .yml as YAML, .toml as TOML, .py as assignments
+/// of literals (nothing is executed), all else as JSON (.hjson: Hjson).
 /// Throws Error{Config} if it does not exist, is a folder, or is larger than 4 MiB, and as the
 /// readers.
 json::Value read_settings(const std::string& path);

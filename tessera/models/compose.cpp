@@ -503,8 +503,14 @@ Composition compose(const ParamInfo& info) {
   return Composition::of(info.name, shape);
 }
 
-/// TencentPretrain names the parameters of a norm gamma and beta.
+/// TencentPretrain names the parameters of a norm gamma and beta, and the layers of a classifier
+/// without the head that they are.
 std::string known_as(std::string name) {
+  for (const auto& [old, known] :
+       {std::pair<std::string_view, std::string_view>{"output_layer_1.", "target.cls.linear_1."},
+        {"output_layer_2.", "target.cls.linear_2."}}) {
+    if (name.starts_with(old)) return std::string(known) + name.substr(old.size());
+  }
   for (const auto& [old, known] :
        {std::pair<std::string_view, std::string_view>{".gamma", ".weight"}, {".beta", ".bias"}})
     if (name.ends_with(old)) name.replace(name.size() - old.size(), old.size(), known);

@@ -48,6 +48,9 @@ HeadSpecs heads_of(const ComposedShape& shape) {
   };
   if (!shape.sample_head.empty()) out.sample = of_sample(shape.sample_head);
   if (shape.pair_head) out.pair = of_sample("sp");
+  // TencentPretrain's tagger: one linear layer, whatever the targets.
+  if (!shape.embedding.patches && !shape.writes())
+    out.token = HeadSpec{.output = "output_layer", .output_bias = "output_layer.bias"};
   if (shape.masked_lm) {
     out.masked_lm = HeadSpec{.dense = "target.mlm.linear_1",
                              .activation = shape.activation,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A global batch size that grows with the samples consumed: Megatron's --rampup-batch-size.
+// A global batch size that grows with the samples consumed: Megatron's --rampup-batch-size and
+// --step-batch-size-schedule.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,11 @@ struct BatchRampOptions {
   std::int64_t samples = 1;    ///< samples over which the batch size grows, in equal parts
 };
 
+/// A batch size that is valid from a number of consumed samples on.
+struct BatchStep {
+  std::int64_t consumed = 0, size = 1;
+};
+
 /// The batch size as a pure function of the samples consumed, so that a resume needs only that
 /// number. The samples of an update are those of its full batch; a short last batch of an epoch is
 /// not treated separately.
@@ -27,6 +33,9 @@ class BatchRamp {
   explicit BatchRamp(std::int64_t global) : BatchRamp({.start = global}, global) {}
   /// increment must divide global - start.
   BatchRamp(const BatchRampOptions& options, std::int64_t global);
+  /// Batch sizes by consumed samples; the first step begins at 0, and later ones after more samples
+  /// than the one before. Sizes are at least 1.
+  explicit BatchRamp(std::vector<BatchStep> steps);
 
   /// Returns the batch size of the update that begins after `consumed` samples.
   [[nodiscard]] std::int64_t size(std::int64_t consumed) const;
@@ -38,17 +47,14 @@ class BatchRamp {
   struct Level {
     std::int64_t first_update, consumed, size;
   };
-  /// Returns the samples that must be consumed before the given number of increments.
-  [[nodiscard]] std::int64_t needed(std::int64_t increments) const;
-
-  BatchRampOptions options_;
-  std::int64_t global_, increments_;
+  std::vector<BatchStep> steps_;
   std::vector<Level> levels_;
 };
 
-/// Reads [start, increment, samples]. Returns nothing, and the reason in `problems`, if it is not
-/// possible: every batch size of the ramp must be divisible by `micro_batches` samples, one
-/// micro-batch of every data-parallel rank.
+/// Reads [start, increment, samples], or steps as a list of [samples, size], the last of which has
+/// the size `global`. Returns nothing, and the reason in `problems`, if it is not possible: every
+/// batch size must be divisible by `micro_batches` samples, one micro-batch of every data-parallel
+/// rank.
 std::optional<BatchRamp> read_batch_ramp(const json::Value& value,
                                          std::string_view path,
                                          std::int64_t global,

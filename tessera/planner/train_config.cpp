@@ -115,9 +115,10 @@ void TrainConfig::describe(config::Fields& f) {
       "rampup_batch_size",
       rampup_batch_size,
       {.text = "[start, increment, samples]: the global batch size begins at `start` and grows by "
-               "`increment` at equal intervals over `samples` samples, up to train_batch_size.",
+               "`increment` at equal intervals over `samples` samples, up to train_batch_size. Or "
+               "steps: [[0, 4], [60, 8]] is a batch of 4, and of 8 from 60 samples on.",
        .default_text = "none",
-       .type = "list of integers"});
+       .type = "list of values"});
   f.section("fp16", fp16, "Training in fp16 with loss scaling.");
   f.section("bf16", bf16, "Training in bf16.");
   f.section("amp", amp, "16-bit training with the options of Apex.");

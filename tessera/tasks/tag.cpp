@@ -24,12 +24,14 @@ struct TagOptions {
   void describe(config::Fields& fields) {
     fields.field("tokens_field",
                  tokens_field,
-                 {.text = "Field of a record that contains the list of words."});
+                 {.text = "Field of a record that contains the list of words, or a text of words "
+                          "with spaces between them."});
     fields.field(
         "tags_field",
         tags_field,
         {.text =
-             "Field of a record that contains the list of their tags: names or integers from 0."});
+             "Field of a record that contains the list of their tags, or a text of them: names or "
+             "integers from 0."});
     fields.field("labels",
                  labels,
                  {.text = "Names of the tags in the order of their ids.",

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/config/json.h"
 
 namespace tessera::tasks {
@@ -16,28 +17,34 @@ namespace {
 
 constexpr std::int32_t kNoTag = -100;
 
-const std::vector<json::Value>& list_of(const data::Record& record,
-                                        const std::string& field,
-                                        const char* option) {
+// A list, or a text of parts between spaces, as tables have it.
+std::vector<json::Value> list_of(const data::Record& record,
+                                 const std::string& field,
+                                 const char* option) {
   const json::Value& value = field_of(record, field, option);
-  if (!value.is_array()) {
+  if (value.is_array()) return value.items();
+  if (!value.is_string()) {
     record.refuse(fmt::format("\"{}\" is {}", field, value.type_name()),
-                  "give a list of words and a list of as many tags");
+                  "give a list of words and a list of as many tags, or texts with spaces between "
+                  "them");
   }
-  return value.items();
+  std::vector<json::Value> out;
+  for (const std::string& part : text::split(value.as_string(), ' ')) {
+    if (!part.empty()) out.push_back(json::Value::string(part));
+  }
+  return out;
 }
 
 /// A record's words and tags.
 struct Words {
-  const std::vector<json::Value>& words;
-  const std::vector<json::Value>& tags;
+  std::vector<json::Value> words, tags;
 };
 
 Words words_of(const data::Record& record, const WordFields& fields) {
-  static const std::vector<json::Value> none;
   const bool tagged = !fields.tags.empty();
-  const Words out = {list_of(record, fields.words, "tokens_field"),
-                     tagged ? list_of(record, fields.tags, "tags_field") : none};
+  const Words out = {
+      list_of(record, fields.words, "tokens_field"),
+      tagged ? list_of(record, fields.tags, "tags_field") : std::vector<json::Value>{}};
   if (tagged && out.words.size() != out.tags.size()) {
     record.refuse(fmt::format("{} words and {} tags", out.words.size(), out.tags.size()),
                   "give every word a tag");
@@ -56,7 +63,8 @@ Labels tags_found_in(const std::vector<std::string>& files,
                      const WordFields& fields) {
   LabelCollector found;
   for_each_record(files, how, [&](const data::Record& record) {
-    for (const json::Value& tag : words_of(record, fields).tags)
+    const Words words = words_of(record, fields);
+    for (const json::Value& tag : words.tags)
       found.add(record, label_of(record, tag, fields.tags));
   });
   return found.labels();

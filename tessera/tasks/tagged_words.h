@@ -15,7 +15,8 @@
 
 namespace tessera::tasks {
 
-/// The fields with a list of words and a list of equally many tags. Without a tag field, the words
+/// The fields with a list of words and a list of equally many tags; each may be a text whose parts
+/// have spaces between them. Without a tag field, the words
 /// are to be tagged by a model: "labels" is then 0 at the first token of each.
 struct WordFields {
   std::string words = "tokens", tags = "tags";

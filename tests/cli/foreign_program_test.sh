@@ -31,6 +31,7 @@ trains_to_the_bits_of_its_configuration() {
   expect "the configuration trains" "$tessera" train my.json -n 2 --set run.threads_per_rank=1
   expect "four losses" test "$(losses one | wc -l)" -ge 4
   expect "the same losses" test "$(losses one)" = "$(losses two)"
+  expect "the same tensors" "$tessera" compare one two
 }
 
 a_dry_run_says_what_is_meant() {
@@ -65,6 +66,40 @@ a_script_of_hugging_face_trains() {
     test "$(grep -c '"eval_loss"' out/metrics.jsonl)" = 2
 }
 
+# TencentPretrain's scripts one after the other, with a model of its keys.
+tencentpretrain() {
+  cd "$box" || exit 1
+  mkdir -p models/bert
+  cat >models/bert/base_config.json <<EOF
+{"emb_size": 16, "feedforward_size": 32, "hidden_size": 16, "hidden_act": "gelu", "heads_num": 2, "layers_num": 1,
+ "max_seq_length": 32, "dropout": 0.1, "data_processor": "bert", "embedding": ["word", "pos", "seg"],
+ "encoder": "transformer", "mask": "fully_visible", "target": ["mlm", "sp"]}
+EOF
+  printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' good bad film the a is was >models/vocab.txt
+  for i in 1 2 3 4 5 6 7 8; do printf 'the film is good\na film was bad\nthe film was a film\n\n'; done >text.txt
+  printf 'label\ttext_a\n' >train.tsv
+  for i in 1 2 3 4; do printf '1\tthe film is good\n0\ta film was bad\n'; done >>train.tsv
+  printf 'text_a\nthe film was good\nthe film is bad\n' >test.tsv
+  local vocab=(--vocab_path models/vocab.txt) one=(--set run.threads_per_rank=1)
+  expect "preprocess.py" "$tessera" python3 preprocess.py --corpus_path text.txt "${vocab[@]}" --dataset_path dataset.pt \
+    --processes_num 8 --seq_length 16 --dup_factor 2 --data_processor bert
+  expect "pretrain.py" "$tessera" python3 pretrain.py --dataset_path dataset.pt "${vocab[@]}" --output_model_path models/bert.bin \
+    --config_path models/bert/base_config.json --world_size 2 --gpu_ranks 0 1 --total_steps 6 --save_checkpoint_steps 3 \
+    --report_steps 1 --batch_size 4 "${one[@]}"
+  expect "run_classifier.py" "$tessera" python3 finetune/run_classifier.py --pretrained_model_path models/bert.bin-6 "${vocab[@]}" \
+    --config_path models/bert/base_config.json --train_path train.tsv --dev_path train.tsv --output_model_path models/fine.bin \
+    --epochs_num 2 --batch_size 4 --seq_length 16 "${one[@]}"
+  expect "accuracy is reported" grep -q accuracy models/fine.bin/metrics.jsonl
+  expect "run_classifier_infer.py" "$tessera" python3 inference/run_classifier_infer.py --load_model_path models/fine.bin \
+    "${vocab[@]}" --config_path models/bert/base_config.json --test_path test.tsv --prediction_path out.tsv --labels_num 2 \
+    --seq_length 16 --output_prob
+  expect "a prediction for each text" test "$(wc -l <out.tsv)" = 3
+  printf 'text_a\tlabel\nthe film is good\tO B O O\na film was bad\tO B O O\n' >tags.tsv
+  printf '{"O": 0, "B": 1}' >ids.json
+  expect "run_ner.py" "$tessera" python3 finetune/run_ner.py "${vocab[@]}" --label2id_path ids.json --train_path tags.tsv \
+    --dev_path tags.tsv --output_model_path models/tags.bin --epochs_num 1 --batch_size 2 --seq_length 16 "${one[@]}"
+}
+
 functions_of_the_shell() {
   cd "$box" || exit 1
   "$tessera" shell >functions
@@ -81,5 +116,6 @@ functions_of_the_shell() {
 claim "a command trains to the bits of its configuration" trains_to_the_bits_of_its_configuration
 claim "a dry run says what a command means" a_dry_run_says_what_is_meant
 claim "a script of Hugging Face trains" a_script_of_hugging_face_trains
+claim "TencentPretrain's scripts prepare, pretrain, fine-tune and predict" tencentpretrain
 claim "shell functions call tessera for scripts that it knows" functions_of_the_shell
 claims_done

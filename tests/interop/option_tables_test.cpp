@@ -34,8 +34,55 @@ std::vector<std::string> tables_of(const std::string& program, const std::string
   };
   if (program == "megatron-lm") return {"megatron/lm"};
   if (program == "megatron-deepspeed") return {"megatron/deepspeed"};
+  if (program == "deepspeed-examples") return {"deepspeed/examples"};
+  if (program == "deepspeed-chat") {
+    const std::string own = part.find("step1") != part.npos && part.ends_with("main.py") ? "step1"
+                            : part.find("step2_dpo") != part.npos                        ? "dpo"
+                            : part.find("step3") != part.npos                            ? "rlhf"
+                            : part.ends_with("e2e_rlhf.py")                              ? "e2e"
+                            : part.ends_with("prompt_eval.py") ? "prompt_eval"
+                            : part.ends_with("chat.py") || part.ends_with("chatbot.py") ? "chat"
+                                                                                        : "reward";
+    return {"deepspeed/" + own, "train/chat", "train/flags"};
+  }
+  if (program == "tencentpretrain") {
+    const auto has = [&](const char* word) { return part.find(word) != part.npos; };
+    for (const char* refused : {"run_c3",
+                                "run_chid",
+                                "run_cmrc",
+                                "run_dbqa",
+                                "run_simcse",
+                                "_cv",
+                                "_grid",
+                                "_mt",
+                                "_prompt",
+                                "_siamese",
+                                "multi_label",
+                                "image_classifier",
+                                "speech2text",
+                                "talk2face",
+                                "run_lgb",
+
+                                "text2text_infer"}) {
+      if (has(refused)) return {"tencentpretrain/other"};
+    }
+    const std::string own = has("preprocess.py")                     ? "preprocess"
+                            : has("pretrain.py")                     ? "pretrain"
+                            : has("inference/") || has("infer_opts") ? "infer"
+                            : has("generate_")                       ? "generate"
+                            : has("convert_")                        ? "convert"
+                                                                     : "finetune";
+    return {"tencentpretrain/" + own, "tencentpretrain/common", "tencentpretrain/model"};
+  }
   if (program == "transformers") return {"huggingface/seq2seq", "huggingface/trainer"};
-  if (program == "axolotl") return {"axolotl/train"};
+  if (program == "axolotl") {
+    if (part.ends_with("Dataset")) return {"axolotl/dataset"};
+    if (part.starts_with("UserDefined") || part == "RoleBoundarySpec")
+      return {"axolotl/dataset_type"};
+    if (part == "FSDPConfig") return {"axolotl/fsdp"};
+    if (part == "TRLConfig") return {"axolotl/trl"};
+    return {"axolotl/train", "axolotl/others"};
+  }
   if (program == "llama-factory" && part == "EvaluationArguments")
     return {"llamafactory/evaluation"};
   if (program == "llama-factory") return {"llamafactory/train"};

@@ -96,6 +96,8 @@ TEST(BatchRamp, KnowsWhatWasConsumedBeforeEveryUpdate) {
                                 BatchRamp({.start = 2, .increment = 1, .samples = 9}, 32),
                                 BatchRamp({.start = 4, .increment = 28, .samples = 1}, 32),
                                 BatchRamp({.start = 16, .increment = 16, .samples = 100000}, 64),
+                                BatchRamp({{0, 4}, {60, 8}, {100, 16}}),
+                                BatchRamp({{0, 8}, {3, 16}, {5, 24}, {62, 32}}),
                                 BatchRamp(12)}) {
     for (const std::int64_t updates : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 50, 3000, 5000}) {
       const std::int64_t consumed = consumed_step_by_step(ramp, updates);
@@ -124,19 +126,36 @@ TEST(BatchRamp, IsReadFromThreeNumbers) {
   EXPECT_EQ(read.ramp->size(34), 12);
 }
 
+TEST(BatchRamp, IsReadFromSteps) {
+  const auto read = batch("[[0, 4], [60, 8], [100, 20]]", 20, 4);
+
+  EXPECT_TRUE(read.problems.empty());
+  ASSERT_TRUE(read.ramp.has_value());
+  for (const auto& [consumed, size] :
+       {std::pair(0, 4), std::pair(59, 4), std::pair(60, 8), std::pair(99, 8), std::pair(100, 20)})
+    EXPECT_EQ(read.ramp->size(consumed), size) << consumed;
+}
+
 TEST(BatchRamp, WhatCannotBeRunIsRefusedWithItsNumbers) {
   struct Wrong {
     std::string text, what;
   };
-  for (const auto& [text, what] : {Wrong{"[8, 4]", "three integers"},
-                                   Wrong{"[8, 4, 0]", "three integers"},
-                                   Wrong{"[8, 4, 1.5]", "three integers"},
-                                   Wrong{"[8, 4, 10, 1]", "three integers"},
-                                   Wrong{"8", "three integers"},
-                                   Wrong{"[24, 4, 100]", "start 24 is above"},
-                                   Wrong{"[8, 5, 100]", "20 - 8 = 12"},
-                                   Wrong{"[8, 6, 100]", "batch of 14 is not divisible by 4"},
-                                   Wrong{"[10, 10, 100]", "batch of 10 is not divisible by 4"}}) {
+  for (const auto& [text, what] :
+       {Wrong{"[8, 4]", "three integers"},
+        Wrong{"[8, 4, 0]", "three integers"},
+        Wrong{"[8, 4, 1.5]", "three integers"},
+        Wrong{"[8, 4, 10, 1]", "three integers"},
+        Wrong{"8", "three integers"},
+        Wrong{"[24, 4, 100]", "start 24 is above"},
+        Wrong{"[8, 5, 100]", "20 - 8 = 12"},
+        Wrong{"[8, 6, 100]", "batch of 14 is not divisible by 4"},
+        Wrong{"[10, 10, 100]", "batch of 10 is not divisible by 4"},
+        Wrong{"[[0, 4], [60]]", "steps [samples, size]"},
+        Wrong{"[[0, 4], [1.5, 20]]", "steps [samples, size]"},
+        Wrong{"[[1, 4], [60, 20]]", "begins at 0 samples"},
+        Wrong{"[[0, 4], [0, 20]]", "begins at 0 samples"},
+        Wrong{"[[0, 4], [60, 8]]", "train_batch_size is 20"},
+        Wrong{"[[0, 6], [60, 20]]", "batch of 6 is not divisible by 4"}}) {
     const auto read = batch("\n" + text, 20, 4);
 
     EXPECT_FALSE(read.ramp.has_value()) << text;

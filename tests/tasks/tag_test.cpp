@@ -48,6 +48,19 @@ TEST_F(Tagging, GivesTheTagOfAWordToItsFirstToken) {
   EXPECT_EQ(opened.train_tokens, 4 + 6);
 }
 
+// Tables have texts: words and tags with spaces between them.
+TEST_F(Tagging, ReadsTextsOfWordsAndTags) {
+  const data::Datasets opened = open(*task_of("tag"),
+                                     options("{\"tokens\": \"ab c\", \"tags\": \"verb noun\"}\n"
+                                             "{\"tokens\": \" d  e\", \"tags\": \"noun noun\"}\n"),
+                                     6);
+  EXPECT_EQ(values(*opened.train, 0, "input_ids"), (Ids{'a', 'b', ' ', 'c', 0, 0}));
+  EXPECT_EQ(values(*opened.train, 0, "labels"), (Ids{1, -100, 0, -100, -100, -100}));
+  EXPECT_EQ(values(*opened.train, 1, "input_ids"), (Ids{'d', ' ', 'e', 0, 0, 0}));
+  EXPECT_THAT(refusal(R"({"tokens": "a b", "tags": "noun"})"), HasSubstr("2 words and 1 tags"));
+  EXPECT_THAT(refusal(R"({"tokens": 5, "tags": "noun"})"), HasSubstr("texts with spaces"));
+}
+
 // With `predict`, a row is wanted at each word's first token.
 TEST_F(Tagging, HasAPlaceForEveryWordThatIsToBeTagged) {
   const data::DataOptions data =

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/interop/command_meaning.h"
+#include "tessera/interop/command_members.h"
 #include "tessera/interop/dataset_names.h"
 #include "tessera/interop/huggingface/trainer_rules.h"
 #include "tessera/interop/option_table.h"
@@ -90,12 +92,23 @@ Source source_of(Meaning& meaning, const json::Value& entry, const std::string& 
   if (out.format == "messages" && sharegpt) out.format = "sharegpt";
   const char* const own = out.format == "sharegpt" ? "conversations" : "messages";
   if (!field.empty() && field != own) out.map[own] = json::Value::string(field);
-  if (out.format == "text" && !text_in(entry, "field").empty())
-    out.map["text"] = json::Value::string(text_in(entry, "field"));
-  for (const char* key : {"roles", "input_transform", "shards", "temperature"}) {
-    const json::Value* const value = entry.find(key);
-    if (value != nullptr && !value->is_null() && std::string_view(key) != "roles")
-      meaning.refuse(fmt::format("{}: {} is not supported", value->place.text(), key), "remove it");
+  for (const char* text : {"text_column", "field"}) {
+    if (out.format == "text" && !text_in(entry, text).empty())
+      out.map["text"] = json::Value::string(text_in(entry, text));
+  }
+  check_members(meaning, entry, "axolotl/dataset");
+  for (const auto& [name, plain, ours] :
+       {std::tuple("message_field_role", "role", "from"),
+        std::tuple("message_field_content", "content", "value")}) {
+    const std::string word = text_in(entry, name);
+    if (!word.empty() && word != plain && word != ours)
+      meaning.refuse(fmt::format("{}: {} {} is not supported", place, name, word),
+                     "write the records as messages with role and content");
+  }
+  for (const auto& [name, ours] :
+       {std::pair("field_chosen", "chosen"), std::pair("field_rejected", "rejected")}) {
+    const std::string word = text_in(entry, name);
+    if (!word.empty() && word != ours) out.map[ours] = json::Value::string(word);
   }
   const json::Value* const data_files = entry.find("data_files");
   if (data_files != nullptr && data_files->is_string()) {
@@ -373,6 +386,12 @@ void set_layout(Meaning& meaning) {
       }
     }
     if (config != nullptr && config->value.is_object()) {
+      check_members(meaning, config->value, "axolotl/fsdp");
+      for (const char* name : {"activation_checkpointing", "fsdp_activation_checkpointing"}) {
+        const json::Value* const recompute = config->value.find(name);
+        if (recompute != nullptr && recompute->is_bool() && recompute->as_bool())
+          meaning.set("activation_checkpointing.enabled", *recompute, config);
+      }
       const json::Value* const reshard = config->value.find("reshard_after_forward");
       if (reshard != nullptr && reshard->is_bool() && !reshard->as_bool())
         strategy = "shard_grad_op";

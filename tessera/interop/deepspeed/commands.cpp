@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepSpeed-Chat's three steps, each a main.py in a folder of its own.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/dataset_names.h"
@@ -171,7 +174,12 @@ void rlhf(Meaning& meaning) {
   // Several updates learn from one rollout if it has more completions than an update.
   const double updates =
       batches / (micro * meaning.number("gradient_accumulation_steps").value_or(1));
-  if (updates != std::floor(updates) || updates < 1) {
+  // Several rollouts of the same policy are accumulated into one update: one rollout of its size.
+  const bool accumulates = updates < 1 && updates > 0 && 1 / updates == std::floor(1 / updates);
+  if (accumulates) {
+    meaning.note(fmt::format("one rollout has the completions of an update, {} of them",
+                             micro * meaning.number("gradient_accumulation_steps").value_or(1)));
+  } else if (updates != std::floor(updates) || updates < 1) {
     meaning.refuse(fmt::format("{} {}: not a multiple of the batch of an update",
                                generated->flag,
                                generated->value.dump()),
@@ -192,6 +200,60 @@ void rlhf(Meaning& meaning) {
     meaning.copy("rl.ptx.coefficient", meaning.find("@unsup_coefficient"));
   if (meaning.is_on("@test_mode") && meaning.number("@stop_step").value_or(0) > 0)
     meaning.copy("trainer.max_steps", meaning.find("@stop_step"));
+}
+
+// ---- chat.py, prompt_eval.py ----
+
+void chat(Meaning& meaning) {
+  const Setting* const path = meaning.given("@path");
+  if (path == nullptr) {
+    meaning.refuse(fmt::format("{} without a model", meaning.program), "add --path MODEL");
+    return;
+  }
+  meaning.command = "chat";
+  meaning.words = {
+      path->value.as_string(), "--max-new-tokens", meaning.find("@new_tokens")->value.dump()};
+}
+
+// The prompts of DeepSpeed-Chat's prompt_eval.py in English (DeepSpeedExamples, Apache
+// License 2.0).
+constexpr auto kPrompts = std::to_array<std::string_view>(
+    {"Human: Please tell me about Microsoft in a few sentence? Assistant:",
+     "Human: Explain the moon landing to a 6 year old in a few sentences. Assistant:",
+     "Human: Write a short poem about a wise frog. Assistant:",
+     "Human: Who was president of the United States in 1955? Assistant:",
+     "Human: How does a telescope work? Assistant:",
+     "Human: Why do birds migrate south for the winter? Assistant:"});
+
+void prompt_eval(Meaning& meaning) {
+  const Setting *const one = meaning.given("@path"), *const other = meaning.given("@other");
+  if (one == nullptr || other == nullptr) {
+    meaning.refuse(fmt::format("{} compares two models, and one is missing", meaning.program),
+                   "add --model_name_or_path_baseline and --model_name_or_path_finetune");
+    return;
+  }
+  if (meaning.text("@language") != "English") {
+    meaning.refuse(
+        fmt::format(
+            "{} {} is not supported", meaning.find("@language")->flag, meaning.text("@language")),
+        "write your prompts into a file: tessera prompt-eval A B --prompts FILE.jsonl");
+    return;
+  }
+  std::string lines;
+  for (const std::string_view prompt : kPrompts)
+    lines +=
+        json::Value::object({{"prompt", json::Value::string(std::string(prompt))}}).dump() + "\n";
+  const std::filesystem::path file = files::cache_dir() / "parts" / "prompt_eval.jsonl";
+  std::error_code ignored;
+  std::filesystem::create_directories(file.parent_path(), ignored);
+  files::write_atomic(file, lines);
+  meaning.command = "prompt-eval";
+  meaning.words = {one->value.as_string(),
+                   other->value.as_string(),
+                   "--prompts",
+                   file.string(),
+                   "--max-new-tokens",
+                   meaning.find("@new_tokens")->value.dump()};
 }
 
 #define TESSERA_CHAT_STEP(task, more)                                 \
@@ -228,22 +290,54 @@ const bool kPrograms = add_programs({
      .tables = {"deepspeed/rlhf", "train/chat", "train/flags"},
      .always = TESSERA_CHAT_STEP(R"({"type": "rl", "params": {"preset": "dschat:ppo"}})", ""),
      .rules = rlhf},
-    {.title = "DeepSpeed-Chat's e2e_rlhf.py",
-     .names = {"e2e_rlhf.py"},
-     .tables = {"deepspeed/step1"},
-     .refused = "it starts shell scripts of its own folder",
-     .instead =
-         "run the three steps with one file: tessera rlhf FILE.json (examples/rlhf/chat.json)"},
     {.title = "DeepSpeed-Chat's chat.py",
      .names = {"chatbot.py"},
-     .tables = {"deepspeed/step1"},
-     .refused = "it trains nothing",
-     .instead = "tessera chat MODEL"},
+     .tables = {"deepspeed/chat"},
+     .rules = chat},
+    {.title = "DeepSpeed-Chat's chat.py",
+     .names = {"chat.py"},
+     .folders = {"DeepSpeed-Chat", "deepspeed-chat"},
+     .marks = {"path"},
+     .tables = {"deepspeed/chat"},
+     .rules = chat},
     {.title = "DeepSpeed-Chat's prompt_eval.py",
-     .names = {"prompt_eval.py", "rw_eval.py"},
-     .tables = {"deepspeed/step1"},
-     .refused = "it trains nothing",
-     .instead = "tessera generate MODEL --prompt TEXT, or tessera eval RUN"},
+     .names = {"prompt_eval.py"},
+     .tables = {"deepspeed/prompt_eval"},
+     .rules = prompt_eval},
+    {.title = "DeepSpeed-Chat's rw_eval.py",
+     .names = {"rw_eval.py"},
+     .tables = {"deepspeed/reward"},
+     .refused = "its two pairs of answers are part of the script",
+     .instead = "tessera eval RUN --data pairs.jsonl, or tessera score RUN"},
+    {.title = "DeepSpeedExamples' compression",
+     .names = {"run_glue_no_trainer.py", "run_clm_no_trainer.py", "run_glue.py"},
+     .folders = {"DeepSpeedExamples/compression", "data_efficiency"},
+     .marks = {"distill_method",
+               "save_best_model",
+               "clean_best_model",
+               "num_warmup_epochs",
+               "pretrained_dir_student",
+               "random_ltd"},
+     .tables = {"deepspeed/examples"},
+     .refused = "compression and random layer dropping are not built",
+     .instead = "train a smaller model with distill.teacher, or run the script of transformers"},
+    {.title = "DeepSpeedExamples' BERT, pictures and others",
+     .names = {"deepspeed_train.py",
+               "nvidia_run_squad_deepspeed.py",
+               "nvidia_run_squad_baseline.py",
+               "run_glue_classifier_bert_base.py",
+               "run_glue_classifier_bert_large.py",
+               "cifar10_deepspeed.py",
+               "main_cifar.py",
+               "main_imagenet.py",
+               "gan_deepspeed_train.py",
+               "offload_states.py",
+               "train_sd_distil_lora.py",
+               "analyze_data.py"},
+     .tables = {"deepspeed/examples"},
+     .refused = "its model and its data are part of the script",
+     .instead = "tessera init --help writes a configuration; run_glue.py and run_mlm.py of "
+                "transformers are read"},
 });
 
 }  // namespace

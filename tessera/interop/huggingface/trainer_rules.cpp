@@ -195,8 +195,9 @@ void set_smoothing_and_noise(Meaning& meaning) {
 }
 
 void set_best(Meaning& meaning) {
-  const json::Value* const best = meaning.value("checkpoint.best");
-  if (best != nullptr && best->is_bool() && best->as_bool() &&
+  // Without evaluations, the key itself has been removed.
+  const Setting* const best = meaning.given("checkpoint.best");
+  if (best != nullptr && best->value.is_bool() && best->value.as_bool() &&
       meaning.value("eval.every") == nullptr) {
     meaning.refuse("--load_best_model_at_end without evaluations",
                    "add --eval_strategy steps or epoch");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/interop/megatron/command_data.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/interop/megatron/flags.h"
+#include "tessera/interop/megatron/mock_data.h"
 
 namespace tessera::interop::megatron {
 namespace {
@@ -114,6 +116,16 @@ void set_sources(Meaning& meaning, const Setting& data, const char* key) {
   meaning.set("data.sources", std::move(sources), &data);
 }
 
+void set_mock_data(Meaning& meaning) {
+  const json::Value* const type = meaning.value("tokenizer.type");
+  const bool gpt2 = type != nullptr && type->as_string() == "gpt2";
+  const auto given = static_cast<std::int64_t>(meaning.number("@vocab_size").value_or(0));
+  const std::int64_t end = gpt2 ? kGpt2Tokens - 1 : given;
+  const std::int64_t vocabulary = std::max<std::int64_t>(gpt2 ? kGpt2Tokens : given, 2);
+  const Setting* const from = meaning.find("@mock");
+  meaning.set("data.train", json::Value::string(mock_tokens(vocabulary, end).string()), from);
+}
+
 }  // namespace
 
 void set_tokens(Meaning& meaning) {
@@ -146,11 +158,6 @@ void set_tokens(Meaning& meaning) {
 }
 
 void set_data(Meaning& meaning) {
-  if (meaning.is_on("@mock")) {
-    meaning.refuse("--mock-data: there is no data without files",
-                   "write some: seq 100000 > numbers.txt, and name it with --data-path");
-    return;
-  }
   if (const Setting* const args = meaning.given("@data_args"))
     meaning.refuse(fmt::format("{} is not supported", args->flag),
                    "give its words with --data-path");
@@ -161,10 +168,12 @@ void set_data(Meaning& meaning) {
   if (train != nullptr) set_sources(meaning, *train, "data.train");
   if (valid != nullptr) set_sources(meaning, *valid, "data.validation");
   if (test != nullptr) set_sources(meaning, *test, "data.test");
-  if (data == nullptr && train == nullptr)
+  const bool mock = meaning.is_on("@mock") && data == nullptr && train == nullptr;
+  if (mock) set_mock_data(meaning);
+  if (data == nullptr && train == nullptr && !mock)
     meaning.refuse(fmt::format("{} without data", meaning.program), "add --data-path");
   const Setting* const split = meaning.find("@split");
-  if (data != nullptr && split != nullptr) {
+  if ((data != nullptr || mock) && split != nullptr) {
     ForeignFlags shares;
     add_split(split->flag, split->value.as_string(), shares);
     for (const Setting& share : shares.settings)
