@@ -20,6 +20,7 @@ run() {
   "$@" || failed+=("$*")
 }
 run bench/run_startup.sh
+run bench/run_torch_module.sh
 run bench/run_startup_hosts.sh
 run bench/run_loss_hosts.sh
 run bench/run_tokenizer.sh

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a declaration of this file does. */
-#define TESSERA_C_API_VERSION 1
+#define TESSERA_C_API_VERSION 2
 
 /* A view: a storage (c10::StorageImpl*), an element type (the number of c10::ScalarType), and its
  * sizes, strides and offset in elements. `storage` is NULL for an absent tensor. */
@@ -112,14 +112,17 @@ int32_t tessera_open(const char* config,
                      const tessera_callbacks* callbacks,
                      tessera_session** out);
 /* {"rank", "ranks", "step", "samples", "max_steps", "micro_batch", "run_dir", "notes", "config",
- * "comes_and_goes", ...} */
+ * "zero_stage", ...} */
 int32_t tessera_describe(tessera_session* session, const char** json);
 /* The working weights of a parameter of a block, in the order of its declaration. */
 int32_t tessera_parameter(tessera_session* session,
                           int32_t block,
                           int32_t parameter,
                           tessera_tensor* out);
-/* Makes one update. {"step", "loss", "lr", "grad_norm", "skipped", "done", "stop_signal", ...} */
+/* Makes one update, and the evaluations and checkpoints that are due after it. {"step", "loss",
+ * "lr", "grad_norm", "skipped", "done", "stop_signal", "evaluations" (since tessera_open()),
+ * "saved_step",
+ * ...} */
 int32_t tessera_step(tessera_session* session, const char** json);
 /* Evaluates on the validation set. {"loss": ...} */
 int32_t tessera_evaluate(tessera_session* session, const char** json);
@@ -129,6 +132,10 @@ int32_t tessera_gather(tessera_session* session);
 int32_t tessera_save(tessera_session* session, const char* folder, const char** json);
 /* Continues from a checkpoint of any layout, or the newest one in a folder. */
 int32_t tessera_load(tessera_session* session, const char* folder);
+/* Gives every rank the bytes of all ranks, one after the other in `all`, and `sizes`, one number
+ * for each rank, which the caller has allocated. */
+int32_t tessera_all_gather(
+    tessera_session* session, const void* data, int64_t size, const void** all, int64_t* sizes);
 /* Ends the loop: the last checkpoint and status of a run folder. `exit_code`: of the training. */
 int32_t tessera_finish(tessera_session* session, int32_t* exit_code);
 /* Frees the session; the weights of the caller's module are invalid after this. */

@@ -4,8 +4,10 @@
 # PyPI wheels that tessera links (wheels.txt), and PyPI's cmake (wheels-cmake.txt) where the system's is too old. What is
 # already installed is never downloaded or changed again.
 #
-#   tools/setup.sh            set up; quiet when there is nothing to do
-#   tools/setup.sh --where    print the folder that holds libtorch, and do nothing
+#   tools/setup.sh                   set up; quiet when there is nothing to do
+#   tools/setup.sh --where           print the folder that holds libtorch, and do nothing
+#   tools/setup.sh --python          bring torch and other Python packages, which only the tests of the Python package need
+#   tools/setup.sh --where-python    print the folder that holds them, if there is one, and do nothing
 #
 # libtorch is stored in the first of these folders that is set and writable: $TESSERA_CACHE, $XDG_CACHE_HOME/tessera,
 # ~/.cache/tessera, .cache/ in this clone. An entry is created in a temporary folder under a lock and renamed when
@@ -19,6 +21,7 @@ readonly kEntry=libtorch-$kVersion
 readonly kDownloadMb=585 kUnpackedMb=575
 # pip stores a wheel twice while it downloads; afterwards the wheel and the unpacked files exist at the same time.
 readonly kNeededMb=1250
+readonly kPythonDownloadMb=700 kPythonUnpackedMb=550 kPythonNeededMb=2000
 readonly kPython=/usr/bin/python3  # the system's Python: a virtual environment may lack pip
 readonly kParts=(torch/lib/libc10.so torch/lib/libtorch_cpu.so torch/lib/libgomp.so.1
                  nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13
@@ -152,20 +155,21 @@ attended() {
   return "$code"
 }
 
-download() {  # download FOLDER WHEELS.TXT: downloads the wheels of the list
-  local bar=off
+download_for() {  # download_for PYTHON FOLDER WHEELS.TXT: downloads the wheels of the list for 3.11, or for the system's python
+  local bar=off kind=()
   [[ ! -t 1 ]] || bar=on
-  TMPDIR=$1 attended "$kPython" -m pip --disable-pip-version-check download --progress-bar "$bar" \
-    --no-cache-dir --retries 2 --timeout 30 --dest "$1" --requirement "$2" \
-    --require-hashes --no-deps --only-binary=:all: \
-    --python-version 3.11 --implementation cp --abi cp311 \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 2>"$1/pip.log"
+  [[ $1 == python ]] || kind=(--python-version "$1" --implementation cp --abi "cp${1/./}"
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64
+    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64)
+  TMPDIR=$2 attended "$kPython" -m pip --disable-pip-version-check download --progress-bar "$bar" \
+    --no-cache-dir --retries 2 --timeout 30 --dest "$2" --requirement "$3" \
+    --require-hashes --no-deps --only-binary=:all: "${kind[@]}" 2>"$2/pip.log"
 }
+download() { download_for 3.11 "$@"; }
 
-explain_download() {  # explain_download LOG WHAT NEEDED_MB: prints pip's log and explains why pip failed to bring WHAT
+explain_download() {  # explain_download LOG WHAT NEEDED_MB [COMMAND]: prints pip's log and explains why pip failed to bring WHAT
   cat "$1" >&2
-  local again=tools/setup.sh what=$2
+  local again=${4:-tools/setup.sh} what=$2
   if grep -qE 'NewConnectionError|ConnectTimeoutError|name resolution|Name or service|Network is unreachable|Connection refused|ProxyError|Cannot connect to proxy|Read timed out|No matching distribution' "$1"; then
     fail "offline without a cache: $what is not in $cache, and the Python package index cannot be reached" \
          "connect and run: $again   (or copy the folder ${what/ /-} from a machine that has it into $cache)"
@@ -236,12 +240,53 @@ fetch_libtorch() {
   say "libtorch $kVersion is ready in $cache/$kEntry"
 }
 
+# ---- Python packages of the tests -----------------------------------------------------------------------------
+
+# The entry depends on the version of the system's Python, and is complete if it was made from the present list.
+python_entry() { "$kPython" -c 'import sys; print(f"python-%d.%d" % sys.version_info[:2])'; }
+python_complete() { [[ -d $1/site-packages/torch && -d $1/site-packages/nvidia ]] && cmp -s wheels-python.txt "$1/wheels-python.txt"; }
+
+where_python() {
+  local entry
+  entry=$(python_entry 2>/dev/null) || return 0
+  ! python_complete "$cache/$entry" || say "$cache/$entry/site-packages"
+}
+
+fetch_python() {
+  local entry free_mb
+  entry=$(python_entry) || fail "there is no $kPython" "apt-get install -y python3 python3-pip"
+  ! python_complete "$cache/$entry" || return 0
+  lock_entry "$entry"
+  ! python_complete "$cache/$entry" || return 0
+  rm -rf -- "$cache/.$entry.partial."*
+  free_mb=$(df -Pk "$cache" | awk 'NR == 2 {print int($4 / 1024)}')
+  say "Python packages of the tests: downloading $kPythonDownloadMb MB, keeping $kPythonUnpackedMb MB in $cache/$entry ($free_mb MB free there)"
+  ((free_mb >= kPythonNeededMb)) ||
+    fail "the disk of $cache has $free_mb MB free; the Python packages of the tests need $kPythonNeededMb MB while they are unpacked" \
+         "free some, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh"
+  temporary=$(mktemp -d "$cache/.$entry.partial.XXXXXX")
+  mkdir "$temporary/wheels" "$temporary/entry"
+  download_for python "$temporary/wheels" wheels-python.txt ||
+    explain_download "$temporary/wheels/pip.log" "$entry" $kPythonNeededMb "tools/setup.sh --python"
+  attended "$kPython" tools/unpack_python.py "$temporary/wheels" "$temporary/entry/site-packages" "$cache/$kEntry" "$(usable_compiler)" ||
+    fail "the downloaded Python packages could not be unpacked into $cache (the reason stands above)" "tools/setup.sh --python"
+  cp wheels-python.txt "$temporary/entry/wheels-python.txt"
+  rm -rf -- "${cache:?}/$entry"
+  chmod 755 "$temporary/entry"
+  mv -- "$temporary/entry" "$cache/$entry"
+  rm -rf -- "$temporary"
+  temporary=""
+  say "the Python packages of the tests are ready in $cache/$entry"
+}
+
 main() {
-  local present cache
+  local present cache with_python=false
   case "${1:-}" in
     "") ;;
+    --python) with_python=true ;;
     --where) choose_cache; say "$cache/$kEntry"; return ;;
-    *) printf 'usage: tools/setup.sh [--where]\n' >&2; exit 2 ;;
+    --where-python) choose_cache; where_python; return ;;
+    *) printf 'usage: tools/setup.sh [--where | --python | --where-python]\n' >&2; exit 2 ;;
   esac
   exec 8>&2
   trap clean_up EXIT
@@ -252,6 +297,7 @@ main() {
   check_compiler
   fetch_cmake
   if ! $present; then fetch_libtorch; fi
+  if $with_python; then fetch_python; fi
 }
 
 main "$@"

@@ -18,10 +18,12 @@ import zipfile
 from pathlib import Path
 
 NAME = "tessera_train"
-# Libraries of every system with glibc 2.34 and GCC 12's libstdc++ (Debian's own needs a newer glibc), and those of torch.
+# Libraries of every system with glibc 2.34 and GCC 11's libstdc++ (Debian's own needs a newer glibc), and those of torch.
 SYSTEM = re.compile(r"^(ld-linux-x86-64|linux-vdso|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+))\.so")
 TORCH = re.compile(r"^lib(torch|torch_cpu|c10|gomp|cupti|cudart)[-.]")
-GLIBC = (2, 34)
+# The newest versions of symbols that manylinux_2_34 promises.
+NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13)}
+GLIBC = NEWEST["GLIBC"]
 TOP = Path(__file__).resolve().parent.parent
 
 
@@ -45,10 +47,13 @@ def needed(library: Path) -> list[tuple[str, Path]]:
     return [(name, Path(place)) for name, place in found]
 
 
-def glibc_of(library: Path) -> tuple[int, int]:
-    """The newest version of glibc that a library asks for."""
+def too_new(library: Path) -> str:
+    """A version of a symbol that the library asks for and systems with the promised glibc may lack; empty: none."""
     out = subprocess.run(["objdump", "-T", str(library)], check=True, capture_output=True, text=True).stdout
-    return max([tuple(map(int, v)) for v in re.findall(r"GLIBC_(\d+)\.(\d+)", out)], default=(0, 0))
+    for kind, version in sorted(set(re.findall(r"\b(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)", out))):
+        if tuple(map(int, version.split("."))) > NEWEST[kind]:
+            return f"{kind}_{version}"
+    return ""
 
 
 def set_runpath(library: Path, folders: str) -> None:
@@ -84,8 +89,8 @@ def stage(build: Path, root: Path) -> None:
     set_runpath(package / "lib/libtessera.so", "$ORIGIN")
     shutil.rmtree(prefix)
     for file in [package / "bin/tessera", *(package / "lib").iterdir()]:
-        if glibc_of(file) > GLIBC:
-            sys.exit(f"error: {file.name} needs glibc {glibc_of(file)}, and the wheel promises {GLIBC}\n  fix: build on Debian 12")
+        if newer := too_new(file):
+            sys.exit(f"error: {file.name} needs {newer}, and the wheel promises {NEWEST}\n  fix: build on Debian 12")
 
 
 def metadata(root: Path) -> None:

@@ -19,6 +19,7 @@ A torch module of your own is trained in this process, or in those of a launcher
 from typing import TYPE_CHECKING, Any
 
 from . import config
+from ._arguments import add_config_arguments
 from ._program import program, version
 from ._training import Plan, plan, train
 from .errors import (
@@ -35,7 +36,7 @@ from .errors import (
     SystemFailure,
     TesseraError,
 )
-from .models import LocalModel, Model, models
+from .models import LocalModel, Model, Tokenizer, models
 from .run import Run
 from .tensors import load_tensors
 
@@ -79,6 +80,8 @@ __all__ = [
     "StoppedError",
     "SystemFailure",
     "TesseraError",
+    "Tokenizer",
+    "add_config_arguments",
     "config",
     "load_tensors",
     "models",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from . import _program
 from .errors import SystemFailure, TesseraError, error_of
 
-VERSION = 1
+VERSION = 2
 TRAIN, EVAL, GATHER = 0, 1, 2
 
 # The numbers of c10::ScalarType.
@@ -98,11 +99,13 @@ _FUNCTIONS = {
     "tessera_gather": [c_void_p],
     "tessera_save": [c_void_p, c_char_p, POINTER(c_char_p)],
     "tessera_load": [c_void_p, c_char_p],
+    "tessera_all_gather": [c_void_p, c_char_p, c_int64, POINTER(c_void_p), POINTER(c_int64)],
     "tessera_finish": [c_void_p, POINTER(c_int32)],
     "tessera_end": [c_int32, c_char_p],
 }
 
 _loaded: ctypes.CDLL | None = None
+_loaded_by = 0  #: the process that has loaded it
 
 
 def _library() -> Path:
@@ -120,8 +123,13 @@ def library() -> ctypes.CDLL:
 
     Raises SystemFailure if torch has another version than the library was built for, or if the library cannot be loaded.
     """
-    global _loaded
+    global _loaded, _loaded_by
     if _loaded is not None:
+        if _loaded_by != os.getpid():
+            raise SystemFailure(
+                "this process was forked from one that uses tessera: threads of kernels and of the exchange are gone in it",
+                'start ranks with `tessera launch`, or processes with multiprocessing.get_context("spawn")',
+            )
         return _loaded
     wanted = _program.TORCH
     if not torch.__version__.startswith(wanted + "."):
@@ -147,7 +155,7 @@ def library() -> ctypes.CDLL:
         function = getattr(lib, name)
         function.argtypes = arguments
         function.restype = c_int32
-    _loaded = lib
+    _loaded, _loaded_by = lib, os.getpid()
     return lib
 
 

@@ -7,6 +7,7 @@ import atexit
 import ctypes
 import itertools
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,11 @@ def default_collate(samples: Sequence[Any]) -> Any:
         for sample in samples
     ]
     return torchs(samples)
+
+
+def _is_indexed(dataset: Any) -> bool:
+    """True if samples can be read in any order; an iterable dataset may have the method that reads one, but no length."""
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 def _rows_of(batch: Any) -> int:
@@ -92,7 +98,7 @@ class Engine:
         self.parts = parts
         self.last: dict[str, Any] = {}  #: the report of the last step
         self._dataset, self._stream = options["dataset"], None
-        if self._dataset is not None and not hasattr(self._dataset, "__getitem__"):
+        if self._dataset is not None and not _is_indexed(self._dataset):
             self._dataset, self._stream = None, iter(self._dataset)
         self._validation = options["validation"]
         self._collate = options["collate"] or default_collate
@@ -106,7 +112,9 @@ class Engine:
         self._micros: dict[tuple[int, int], Micro] = {}
         self._gathered: dict[int, torch.Tensor] | None = None
         self._seen: Callable[[Micro, Sequence[int]], None] | None = None  #: called with each micro-batch that is evaluated
+        self._modes: dict[nn.Module, bool] | None = None  #: of the module's parts, while it evaluates
         self._error: BaseException | None = None
+        self._finished: int | None = None
         self._alive: list[torch.Tensor | None] = []
         self._session: ctypes.c_void_p | None = None
         self._lib = _native.library()
@@ -119,6 +127,7 @@ class Engine:
         )
         self._open(config, name, options["set"])
         self._attach()
+        _return_free_memory()
 
     # The library ------------------------------------------------------------------------------------------------------
 
@@ -301,8 +310,10 @@ class Engine:
         self, number: int, micro: Micro, raw: Any, given: list[torch.Tensor], mode: int, graph: bool
     ) -> list[torch.Tensor]:
         block = self.parts.blocks[number]
+        self._evaluate_mode(mode == _native.EVAL)
         if mode == _native.EVAL:
-            out = block.run(given, micro)
+            with torch.no_grad():
+                out = block.run(given, micro)
             if self._seen is not None and number + 1 == len(self.parts.blocks):
                 self._seen(micro, raw.samples[: raw.count])
             return out
@@ -319,6 +330,18 @@ class Engine:
         if graph:
             micro.saved[number] = (given, out)
         return out
+
+    def _evaluate_mode(self, wanted: bool) -> None:
+        """Sets the module to evaluation, also for an evaluation inside a step, or back to what it was."""
+        if wanted == (self._modes is not None):
+            return
+        if self._modes is None:
+            self._modes = {part: part.training for part in self.module.modules()}
+            self.module.eval()
+            return
+        for part, training in self._modes.items():
+            part.training = training
+        self._modes = None
 
     # The three calls: torch has computed the loss of a micro-batch as a whole. The library's blocks pass a number from one
     # to the next, and the last one computes the gradients of all of them.
@@ -409,6 +432,7 @@ class Engine:
             self.last = self._json(self._lib.tessera_step)
         finally:
             self._micros.clear()
+            self._evaluate_mode(False)
             self._given = None
             if self._calling:
                 self._calling = False
@@ -424,7 +448,7 @@ class Engine:
         return self.last["loss"]
 
     def _next_of_stream(self) -> Any:
-        samples = list(itertools.islice(self._stream, self.train_batch_size))
+        samples = list(itertools.islice(self._stream or (), self.train_batch_size))
         if len(samples) < self.train_batch_size:
             raise ConfigError(
                 f"the data ended after {self._samples + len(samples)} samples, and step {self.steps + 1} needs {self.train_batch_size}",
@@ -446,7 +470,7 @@ class Engine:
                 "call engine.step(batch), or set zero_optimization.stage to 2",
             )
         if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
-            args, kwargs = (), dict(args[0])
+            kwargs, args = dict(args[0]), ()
         args, kwargs = tuple(self._prepared(arg) for arg in args), self._prepared(kwargs)
         if not (self.module.training and torch.is_grad_enabled()):
             return self.module(*args, **kwargs)
@@ -506,14 +530,11 @@ class Engine:
     def evaluate(self) -> dict[str, Any]:
         """The mean loss over the validation data that initialize() was given: {"loss": ..., "samples": ...}."""
         self._require_open()
-        modes = {part: part.training for part in self.module.modules()}
-        self.module.eval()
         try:
             return self._json(self._lib.tessera_evaluate)
         finally:
             self._micros.clear()
-            for part, training in modes.items():
-                part.training = training
+            self._evaluate_mode(False)
 
     def save(self, folder: str | Path) -> Path:
         """Writes a checkpoint of weights, optimizer and position under ``folder``; any number of ranks continues from it.
@@ -571,16 +592,33 @@ class Engine:
                 save_file(alone, str(path / "model.safetensors"))
         return path
 
+    def all_gather(self, data: bytes) -> list[bytes]:
+        """Gives every rank the bytes of all ranks, in the order of the ranks. Collective."""
+        self._require_open()
+        out, sizes = ctypes.c_void_p(), (ctypes.c_int64 * self.world_size)()
+        self._check(self._lib.tessera_all_gather(self._session, data, len(data), out, sizes))
+        whole = ctypes.string_at(out, sum(sizes)) if out.value else b""
+        ends = list(itertools.accumulate(sizes))
+        return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+    def finish(self) -> int:
+        """Ends the training as close() does, but leaves the engine open: to load() other weights, or to evaluate().
+        Collective."""
+        self._require_open()
+        if self._finished is None:
+            code = ctypes.c_int32()
+            self._check(self._lib.tessera_finish(self._session, code))
+            self._finished = code.value
+        return self._finished
+
     def close(self) -> int:
         """Ends the training: the last checkpoint of a run folder is written, and the module gets weights of its own.
         Collective. Returns the exit code: 0, or 9 if something that was configured could not be done."""
         if self._session is None:
-            return 0
-        code = ctypes.c_int32()
-        self._check(self._lib.tessera_finish(self._session, code))
-        gathered = self._gather()
-        self._free(gathered)
-        return code.value
+            return self._finished or 0
+        code = self.finish()
+        self._free(self._gather())
+        return code
 
     def _free(self, weights: dict[int, torch.Tensor] | None) -> None:
         session, self._session = self._session, None
@@ -624,6 +662,14 @@ def _mixed(*numbers: int) -> int:
     return out & _MASK
 
 
+def _return_free_memory() -> None:
+    """Returns to the system what the C library keeps: the module's own first weights were there, and would be counted beside
+    those of the library for the whole training."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 class _Weights:
     """Gives a block's parameters their values while it runs, if they have none otherwise."""
 
@@ -664,6 +710,8 @@ class _Process:
 
     @classmethod
     def end(cls) -> None:
+        if _native._loaded_by not in (0, os.getpid()):
+            return  # a fork of the rank
         error = getattr(sys, "last_value", None)
         if error is not None and not isinstance(error, KeyboardInterrupt):
             cls.fail(f"{type(error).__name__}: {error}")
@@ -761,7 +809,7 @@ def _without_cache(model: nn.Module) -> None:
 def _example(model: nn.Module, example: Batch | None, dataset: Any, collate: Any) -> Batch | None:
     if example is not None:
         return _part_of(example, 0, 1, _rows_of(example))
-    if hasattr(dataset, "__getitem__") and len(dataset) > 0:
+    if dataset is not None and _is_indexed(dataset) and len(dataset) > 0:
         return (collate or default_collate)([dataset[0]])
     if type(model).__module__.startswith("transformers."):
         dummy = {key: value[:1] for key, value in model.dummy_inputs.items()}

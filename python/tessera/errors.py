@@ -154,8 +154,7 @@ def error_of(exit_code: int, stderr: str) -> TesseraError:
         tail = stderr.strip().splitlines()[-1:] or [f"the program ended with exit code {exit_code}"]
         return kind(tail[0], exit_code=exit_code)
     if _MANY.match(what):
-        problems = _problems_of(below)
-        return kind(what + "\n" + "\n".join(below), exit_code=exit_code, problems=tuple(problems))
+        return kind(what + "\n" + "\n".join(below), exit_code=exit_code, problems=tuple(_problems_of(below)))
     fix = ""
     text = what
     for line in below:

@@ -45,6 +45,43 @@ def _write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
+@dataclass(frozen=True)
+class Tokenizer:
+    """The tokenizer of a model. Each call starts the program once; give several texts to one call."""
+
+    path: Path  #: of the model
+    name: str  #: "byte", "gpt2" or "file"
+    size: int  #: ids are 0 .. size - 1
+    end_of_text: int
+    ends: list[int]  #: ids that end a generated text
+    padding: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def encode(self, texts: str | list[str], *, prompt: bool = False) -> Any:
+        """The ids of a text, or of each of a list. ``prompt``: with those that begin a text that the model continues."""
+        with tempfile.TemporaryDirectory(prefix="tessera-") as box:
+            source, out = Path(box) / "texts.jsonl", Path(box) / "ids.jsonl"
+            _write_records(source, ({"text": text} for text in ([texts] if isinstance(texts, str) else texts)))
+            flags = _program.options({"out": out, "prompt": prompt})
+            _program.run("tokenizer", "encode", str(self.path), str(source), "--quiet", *flags)
+            ids = [line["ids"] for line in _lines(out)]
+        return ids[0] if isinstance(texts, str) else ids
+
+    def decode(self, ids: list[int] | list[list[int]], *, keep_special: bool = False) -> Any:
+        """The text of ids, or of each list of them. ``keep_special``: with tokens such as <|endoftext|>."""
+        one = not ids or not isinstance(ids[0], (list, tuple))
+        with tempfile.TemporaryDirectory(prefix="tessera-") as box:
+            source, out = Path(box) / "ids.jsonl", Path(box) / "texts.jsonl"
+            many: list[Any] = [ids] if one else list(ids)
+            _write_records(source, ({"ids": [int(each) for each in row]} for row in many))
+            flags = _program.options({"out": out, "keep_special": keep_special})
+            _program.run("tokenizer", "decode", str(self.path), str(source), "--quiet", *flags)
+            texts = [line["text"] for line in _lines(out)]
+        return texts[0] if one else texts
+
+
 class Model:
     """A trained model. ``path``: a run, a checkpoint, a folder of Hugging Face, a .gguf file, or a name of models().
 
@@ -64,6 +101,12 @@ class Model:
     def _words(self, command: str, ranks: int, named: dict[str, Any], *words: str) -> list[str]:
         many = ["-n", str(ranks)] if ranks != 1 else []
         return [command, str(self.path), *words, "--quiet", *many, *_program.options(named)]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: its sizes and ids, encode() and decode()."""
+        found = json.loads(_program.run("tokenizer", "describe", str(self.path), "--quiet"))
+        return Tokenizer(self.path, **found)
 
     def generate(
         self, prompt: str | list[str] = "", max_new_tokens: int = 100, *, ranks: int = 1, **named: Any

@@ -397,7 +397,7 @@ class _Cut:
 
 def _layers_by_structure(module: nn.Module) -> list[nn.Module]:
     """The only list of equal layers in the module that is in no other one."""
-    lists = []
+    lists: list[list[nn.Module]] = []
     for part in module.modules():
         members = list(part) if isinstance(part, nn.ModuleList) else []
         inside = any(part in other.modules() for found in lists for other in found)

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import FormatError
 from .models import Model
@@ -30,22 +31,37 @@ _TYPES = {
 _MOST_HEADER = 100 << 20
 
 
+def _header_of(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise FormatError(f"{path}: its header is no JSON", "name another file") from error
+    if not isinstance(found, dict):
+        raise FormatError(f"{path}: its header is no JSON object", "name another file")
+    return found
+
+
 def _tensors_of(path: Path) -> dict[str, numpy.ndarray]:
     import numpy
 
+    if path.stat().st_size < 8:
+        raise FormatError(f"{path} is not a file of safetensors", "name another file")
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or size > min(_MOST_HEADER, len(data) - 8):
+    if size > min(_MOST_HEADER, len(data) - 8):
         raise FormatError(f"{path} is not a file of safetensors", "name another file")
     out = {}
-    for name, said in json.loads(data[8 : 8 + size]).items():
+    for name, said in _header_of(data[8 : 8 + size], path).items():
         if name == "__metadata__":
             continue
-        begin, end = said["data_offsets"]
-        kind = numpy.dtype(_TYPES[said["dtype"]])
-        count = int(numpy.prod(said["shape"], dtype=numpy.int64))
-        if not 0 <= begin <= end <= len(data) - 8 - size or end - begin != count * kind.itemsize:
+        try:
+            begin, end = (int(offset) for offset in said["data_offsets"])
+            kind = numpy.dtype(_TYPES[said["dtype"]])
+            count = math.prod(int(length) for length in said["shape"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{path}: the description of the tensor {name} is damaged", "name another file") from error
+        if not 0 <= begin <= end <= len(data) - 8 - size or end - begin != count * kind.itemsize or min(said["shape"], default=0) < 0:
             raise FormatError(f"{path}: the tensor {name} does not fit into the file", "name another file")
         values = numpy.frombuffer(data, kind, count, 8 + size + begin).reshape(said["shape"])
         if said["dtype"] == "BF16":  # numpy has no such type: the same values in fp32

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,183 +15,23 @@ import torch
 
 from .engine import Engine, default_collate, initialize
 from .errors import ConfigError
+from .predictions import Predictions
+from .trainer_arguments import best_metric_of, config_of, schedule_of, word
 
-_OPTIMIZERS = {
-    "adamw_torch": "AdamW",
-    "adamw_torch_fused": "AdamW",
-    "sgd": "SGD",
-    "adagrad": "Adagrad",
-    "lion_32bit": "Lion",
-    "rmsprop": "RMSprop",
-}
-# Arguments that are followed, and those that concern only what tessera does in another way.
-_FOLLOWED = {
-    "output_dir",
-    "per_device_train_batch_size",
-    "per_device_eval_batch_size",
-    "gradient_accumulation_steps",
-    "num_train_epochs",
-    "max_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "optim",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "bf16",
-    "fp16",
-    "seed",
-    "gradient_checkpointing",
-    "logging_strategy",
-    "logging_steps",
-    "logging_first_step",
-    "eval_strategy",
-    "eval_steps",
-    "save_strategy",
-    "save_steps",
-    "save_total_limit",
-    "report_to",
-    "deepspeed",
-    "dataloader_drop_last",
-    "remove_unused_columns",
-    "label_names",
-    "do_train",
-    "do_eval",
-    "do_predict",
-}
-_IDLE = {
-    "use_cpu",
-    "disable_tqdm",
-    "local_rank",
-    "log_level",
-    "log_level_replica",
-    "log_on_each_node",
-    "run_name",
-    "dataloader_num_workers",
-    "dataloader_pin_memory",
-    "dataloader_persistent_workers",
-    "dataloader_prefetch_factor",
-    "ddp_backend",
-    "ddp_bucket_cap_mb",
-    "ddp_find_unused_parameters",
-    "ddp_broadcast_buffers",
-    "ddp_timeout",
-    "prediction_loss_only",
-    "skip_memory_metrics",
-    "torch_empty_cache_steps",
-    "average_tokens_across_devices",
-    "use_cache",
-    "overwrite_output_dir",
-    "gradient_checkpointing_kwargs",
-    "accelerator_config",
-    "logging_dir",
-    "logging_nan_inf_filter",
-    "save_safetensors",
-}
-
-
-def _word(value: Any) -> str:
-    return str(getattr(value, "value", value))
-
-
-def _refuse_others(args: Any) -> None:
-    """Refuses arguments that have another value than their default and are not followed."""
-    for field in dataclasses.fields(args):
-        if field.name in _FOLLOWED | _IDLE or field.name.startswith("_") or not field.init:
-            continue
-        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
-        value = getattr(args, field.name)
-        if value in (None, False, "", [], {}) or value == default or _word(value) == _word(default):
-            continue
-        if isinstance(default, (dict, type(None))) and not isinstance(value, (bool, int, float, str)):
-            continue  # made by TrainingArguments itself from its defaults
-        raise ConfigError(
-            f"{field.name}={value!r} of TrainingArguments is not supported", f"leave {field.name} at its default"
-        )
-
-
-def config_of(args: Any, batch_ranks: int, *, evaluates: bool) -> dict[str, Any]:
-    """The configuration that says what TrainingArguments say. Raises ConfigError for arguments that are not supported."""
-    _refuse_others(args)
-    optimizer = _word(args.optim)
-    if optimizer not in _OPTIMIZERS:
-        raise ConfigError(f"optim={optimizer!r} is not supported", f"use one of {', '.join(_OPTIMIZERS)}")
-    params: dict[str, Any] = {"lr": args.learning_rate, "weight_decay": args.weight_decay}
-    if _OPTIMIZERS[optimizer] in ("AdamW", "Lion"):
-        params["betas"] = [args.adam_beta1, args.adam_beta2]
-    if _OPTIMIZERS[optimizer] == "AdamW":
-        params["eps"] = args.adam_epsilon
-    base = args.deepspeed or {}
-    if isinstance(base, (str, Path)):
-        base = json.loads(Path(base).read_text(encoding="utf-8"))
-    out: dict[str, Any] = json.loads(json.dumps(base))
-    out.setdefault("optimizer", {"type": _OPTIMIZERS[optimizer], "params": params})
-    out["train_micro_batch_size_per_gpu"] = args.per_device_train_batch_size
-    out["gradient_accumulation_steps"] = args.gradient_accumulation_steps
-    out["train_batch_size"] = args.per_device_train_batch_size * args.gradient_accumulation_steps * batch_ranks
-    out["gradient_clipping"] = args.max_grad_norm or 0.0
-    for name in ("bf16", "fp16"):
-        if getattr(args, name):
-            out[name] = {**out.get(name, {}), "enabled": True}
-    if args.gradient_checkpointing:
-        out.setdefault("activation_checkpointing", {"enabled": True})
-    out["trainer"] = {"seed": args.seed}
-    if args.max_steps > 0:
-        out["trainer"]["max_steps"] = args.max_steps
-    else:
-        out["trainer"]["epochs"] = args.num_train_epochs
-    out["data"] = {"drop_last": args.dataloader_drop_last}
-    out.setdefault("run", {})["dir"] = str(args.output_dir)
-    out["eval"] = {"micro_batch": args.per_device_eval_batch_size}
-    if evaluates and _word(args.eval_strategy) != "no":
-        out["eval"]["every"] = _every(args.eval_strategy, args.eval_steps or args.logging_steps)
-    saves = _word(args.save_strategy)
-    out["checkpoint"] = {"final": saves != "no", "every_minutes": 0}
-    if saves != "no":
-        out["checkpoint"]["every"] = _every(args.save_strategy, args.save_steps)
-    if args.save_total_limit is not None:
-        out["checkpoint"]["keep"] = args.save_total_limit
-    shown = args.report_to if isinstance(args.report_to, list) else [args.report_to]
-    for monitor in shown:
-        if monitor in (None, "none", "all"):
-            continue
-        if monitor not in ("tensorboard", "wandb"):
-            raise ConfigError(f"report_to={monitor!r} is not supported", 'use "tensorboard", "wandb" or "none"')
-        out.setdefault(monitor, {"enabled": True})
-    return out
-
-
-def _every(strategy: Any, steps: float) -> int | str:
-    word = _word(strategy)
-    if word == "epoch":
-        return "epoch"
-    if word != "steps":
-        raise ConfigError(f"the strategy {word!r} is not supported", 'use "steps", "epoch" or "no"')
-    if steps < 1:
-        raise ConfigError(f"{steps} is a part of the training, which is not supported here", "give a number of steps")
-    return int(steps)
-
-
-def _schedule(args: Any, steps: int) -> dict[str, Any]:
-    warmup = args.warmup_steps
-    if 0 < warmup < 1:
-        warmup = -(-warmup * steps // 1)
-    params = {"num_warmup_steps": int(warmup), "num_training_steps": steps}
-    extra = args.lr_scheduler_kwargs or {}
-    return {"type": _word(args.lr_scheduler_type), "params": {**params, **extra}}
+_STATE = "trainer_state.json"
 
 
 class TesseraTrainer:
     """Trains as transformers.Trainer does: TesseraTrainer(model, args, train_dataset=..., data_collator=...).train().
 
     ``args``: transformers.TrainingArguments. Those that have no effect in tessera are refused unless they have their
-    defaults. ``output_dir`` is a run folder, from whose newest checkpoint the same call goes on. ``compute_loss(output,
-    batch)`` and ``count(batch)``: as loss and count of tessera.initialize(). ``callbacks``: objects of
-    transformers.TrainerCallback; the points on_train_begin, on_step_end, on_log, on_evaluate and on_train_end are called.
+    defaults. ``output_dir`` is a run folder, from whose newest checkpoint the same call goes on. ``compute_metrics``: called
+    on every rank with the predictions of all of them; ``preprocess_logits_for_metrics(logits, labels)``: what is kept of them.
+    ``config``: a configuration with further keys, tessera's or DeepSpeed's, for which TrainingArguments(deepspeed=...) needs
+    DeepSpeed installed; "auto" is what ``args`` say.
+    ``compute_loss(output, batch)`` and ``count(batch)``: as loss and count of tessera.initialize(). ``callbacks``: objects of
+    transformers.TrainerCallback, of whose points those around substeps and the optimizer are not called; they may set
+    should_log, should_evaluate, should_save and should_training_stop of the control.
     """
 
     def __init__(
@@ -203,41 +44,58 @@ class TesseraTrainer:
         processing_class: Any = None,
         compute_metrics: Callable[[Any], Mapping[str, float]] | None = None,
         callbacks: Sequence[Any] | None = None,
+        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
         *,
+        config: str | Path | dict[str, Any] | None = None,
         compute_loss: Callable[[Any, Mapping[str, Any]], torch.Tensor] | None = None,
         count: Callable[[Mapping[str, Any]], float] | None = None,
     ):
         if train_dataset is None:
             raise ConfigError("there is no train_dataset", "give anything with len() and [i], or any iterable of dictionaries")
+        if isinstance(eval_dataset, Mapping):
+            raise ConfigError("eval_dataset is several datasets, which is not supported", "give one of them")
         self.model = model
         self.args = args
         self.train_dataset = train_dataset
         self.eval_dataset = eval_dataset
         self.processing_class = processing_class
-        self.compute_metrics = compute_metrics
+        self.compute_metrics = None if args.prediction_loss_only else compute_metrics
         self.callbacks = [callback() if isinstance(callback, type) else callback for callback in callbacks or []]
         self._collator = data_collator or self._default_collator()
         self._columns = self._known_columns()
-        self._ranks = _ranks()
-        if compute_metrics is not None and self._ranks > 1:
+        self._best = best_metric_of(args)
+        if self._best is not None and (eval_dataset is None or word(args.eval_strategy) == "no"):
             raise ConfigError(
-                "compute_metrics needs the predictions of all ranks in one process, which is not supported",
-                "train on one rank, or leave it out: the loss is evaluated on all ranks",
+                "the best model is asked for, and nothing is evaluated", "give eval_dataset and set eval_strategy"
             )
-        written = config_of(args, self._ranks, evaluates=eval_dataset is not None and compute_metrics is None)
+        written = config_of(args, _ranks(), evaluates=eval_dataset is not None, base=config)
         if "scheduler" not in written:
-            written["scheduler"] = _schedule(args, self._planned_steps(written))
+            written["scheduler"] = schedule_of(args, self._planned_steps(written))
         self.engine: Engine = initialize(
             model,
             written,
             dataset=train_dataset,
             validation=eval_dataset,
             collate=self._collate,
-            loss=compute_loss,
+            loss=compute_loss or self._smoothed_loss(),
             count=count,
             name="TrainingArguments",
         )
-        self.state, self.control = _state_of(self.engine)
+        self._predictions = Predictions(
+            args.label_names or ["labels"],
+            getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", None) or (),
+            preprocess_logits_for_metrics,
+        )
+        if self.compute_metrics is not None:
+            self.engine._seen = self._predictions.add
+        self._evaluations = 0  #: inside steps
+        self._saved_step = 0
+        self.state, self.control = self._first_state()
+        if args.resume_from_checkpoint not in (None, False, True, ""):
+            self.engine.load(args.resume_from_checkpoint)
+        self._tell("on_init_end")
+
+    # What the constructor makes of its arguments --------------------------------------------------------------------------
 
     def _default_collator(self) -> Callable[[list[Any]], Mapping[str, Any]]:
         if self.processing_class is None:
@@ -260,6 +118,16 @@ class TesseraTrainer:
             batch["labels"] = batch.pop("label")
         return batch
 
+    def _smoothed_loss(self) -> Callable[[Any, Mapping[str, Any]], torch.Tensor] | None:
+        if not self.args.label_smoothing_factor:
+            return None
+        from transformers.trainer_pt_utils import LabelSmoother
+
+        from .engine import _shifts_labels
+
+        smoother, shifts = LabelSmoother(epsilon=self.args.label_smoothing_factor), _shifts_labels(self.model)
+        return lambda output, batch: smoother(output, batch["labels"], shift_labels=shifts)
+
     def _planned_steps(self, written: dict[str, Any]) -> int:
         if self.args.max_steps > 0:
             return self.args.max_steps
@@ -269,64 +137,144 @@ class TesseraTrainer:
         each = samples // batch if self.args.dataloader_drop_last else -(-samples // batch)
         return max(1, int(each * self.args.num_train_epochs))
 
+    def _first_state(self) -> tuple[Any, Any]:
+        from transformers.trainer_callback import TrainerControl, TrainerState
+
+        engine, path = self.engine, Path(self.args.output_dir) / _STATE
+        state = TrainerState()
+        if engine.steps > 0 and path.exists():  # the training goes on
+            state = TrainerState.load_from_json(str(path))
+        state.is_world_process_zero = state.is_local_process_zero = engine.is_leader
+        state.max_steps = engine.max_steps or 0
+        state.num_train_epochs = self.args.num_train_epochs
+        state.train_batch_size = self.args.per_device_train_batch_size
+        state.global_step = engine.steps
+        return state, TrainerControl()
+
+    # Training ---------------------------------------------------------------------------------------------------------
+
     def _tell(self, point: str, **more: Any) -> None:
         for callback in self.callbacks:
             function = getattr(callback, point, None)
-            if function is not None:
-                function(self.args, self.state, self.control, model=self.model, **more)
+            if function is None:
+                continue
+            changed = function(
+                self.args, self.state, self.control, model=self.model, processing_class=self.processing_class, **more
+            )
+            self.control = self.control if changed is None else changed
 
-    def train(self) -> dict[str, Any]:
-        """Trains to the end and returns the report of the last step. Weights are in the model afterwards."""
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None) -> dict[str, Any]:
+        """Trains to the end and returns the report of the last step. The model has the trained weights after close(); those of
+        the best evaluation with load_best_model_at_end. ``resume_from_checkpoint``: a checkpoint in place of the newest one
+        in output_dir. Collective."""
+        if resume_from_checkpoint and not isinstance(resume_from_checkpoint, bool):
+            self.engine.load(resume_from_checkpoint)
+            self.state.global_step = self.engine.steps
         self._tell("on_train_begin")
+        if self.args.eval_on_start and self.engine.steps == 0 and self.eval_dataset is not None:
+            self.evaluate()
+        epoch = None
         while not self.engine.done and not self.control.should_training_stop:
+            if epoch is None:
+                self._tell("on_epoch_begin")
+            self.control.should_log = self.control.should_evaluate = self.control.should_save = False
+            self._tell("on_step_begin")
+            self._predictions.clear()
             self.engine.step()
             report = self.engine.last
+            before = epoch if epoch is not None else _epochs(report["epoch"]) - (1 if _ends_epoch(report["epoch"]) else 0)
+            epoch = _epochs(report["epoch"])
             self.state.global_step, self.state.epoch = report["step"], report["epoch"]
             self._tell("on_step_end")
-            first = self.args.logging_first_step and report["step"] == 1
-            if _word(self.args.logging_strategy) == "steps" and (first or report["step"] % max(1, int(self.args.logging_steps)) == 0):
-                logs = {"loss": report["loss"], "grad_norm": report["grad_norm"], "learning_rate": report["lr"], "epoch": report["epoch"]}
-                self.state.log_history.append({**logs, "step": report["step"]})
-                self._tell("on_log", logs=logs)
-            if self.compute_metrics is not None and self._evaluates_now(report):
-                self.evaluate()
+            self._after_step(report)
+            if epoch > before:
+                self._tell("on_epoch_end")
+                if not self.engine.done:
+                    self._tell("on_epoch_begin")
         self._tell("on_train_end")
-        return self.engine.last
+        last = self.engine.last
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
+            self.engine.finish()
+            self.engine.load(self.state.best_model_checkpoint)
+        return last
 
-    def _evaluates_now(self, report: dict[str, Any]) -> bool:
-        word = _word(self.args.eval_strategy)
-        if self.eval_dataset is None or word == "no":
+    def _after_step(self, report: dict[str, Any]) -> None:
+        if self.control.should_log or self._logs_now(report["step"]):
+            logs = {name: report[key] for name, key in _LOGGED}
+            self.state.log_history.append({**logs, "step": report["step"]})
+            self._tell("on_log", logs=logs)
+        if report["evaluations"] > self._evaluations:
+            self._evaluations = report["evaluations"]
+            self._evaluated(report["eval_loss"])
+        elif self.control.should_evaluate and self.eval_dataset is not None:
+            self.evaluate()
+        if self.control.should_save and report["saved_step"] != report["step"]:
+            self.engine.save(Path(self.args.output_dir) / "checkpoints")
+            self._tell("on_save")
+        elif report["saved_step"] not in (0, self._saved_step):
+            self._tell("on_save")
+        self._saved_step = report["saved_step"]
+
+    def _logs_now(self, step: int) -> bool:
+        if word(self.args.logging_strategy) == "epoch":
+            return _ends_epoch(self.state.epoch)
+        if word(self.args.logging_strategy) != "steps":
             return False
-        if word == "steps":
-            return report["step"] % int(self.args.eval_steps or self.args.logging_steps) == 0
-        return report["epoch"] == int(report["epoch"])
+        return (self.args.logging_first_step and step == 1) or step % max(1, int(self.args.logging_steps)) == 0
+
+    # Evaluation -------------------------------------------------------------------------------------------------------
 
     def evaluate(self) -> dict[str, float]:
-        """The loss over eval_dataset, and what compute_metrics makes of the predictions: {"eval_loss": ..., ...}."""
-        outputs: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        """The loss over eval_dataset, and what compute_metrics makes of the predictions: {"eval_loss": ..., ...}.
+        Collective."""
+        self._predictions.clear()
+        found = self.engine.evaluate()
+        self._evaluations = found["evaluations"]
+        return self._evaluated(found["loss"])
 
-        def seen(micro: Any, samples: Sequence[int]) -> None:
-            logits = micro.output["logits"] if isinstance(micro.output, Mapping) else micro.output.logits
-            labels = micro.batch.get("labels")
-            for row, sample in enumerate(samples):
-                outputs[sample] = (logits[row].float(), None if labels is None else labels[row])
-
-        self.engine._seen = seen if self.compute_metrics is not None else None
-        try:
-            found = self.engine.evaluate()
-        finally:
-            self.engine._seen = None
-        metrics = {"eval_loss": found["loss"]}
+    def _evaluated(self, loss: float) -> dict[str, float]:
+        metrics = {"eval_loss": loss}
         if self.compute_metrics is not None:
             from transformers import EvalPrediction
 
-            rows = [outputs[sample] for sample in sorted(outputs)]
-            labels = None if rows[0][1] is None else torch.stack([label for _, label in rows]).numpy()
-            prediction = EvalPrediction(predictions=torch.stack([logits for logits, _ in rows]).numpy(), label_ids=labels)
-            metrics.update({f"eval_{key.removeprefix('eval_')}": value for key, value in self.compute_metrics(prediction).items()})
+            predicted, labels = self._predictions.of_all_ranks(self.engine)
+            self._predictions.clear()
+            made = self.compute_metrics(EvalPrediction(predictions=predicted, label_ids=labels))
+            metrics.update({f"eval_{key.removeprefix('eval_')}": value for key, value in made.items()})
         self.state.log_history.append({**metrics, "step": self.engine.steps})
-        self._tell("on_evaluate", metrics=metrics)
+        self._tell("on_evaluate", metrics=metrics)  # a callback compares them with the best ones before
+        if self._best is not None:
+            self._note_best(metrics)
+        self._save_state()
         return metrics
+
+    def _note_best(self, metrics: Mapping[str, float]) -> None:
+        assert self._best is not None
+        name, greater = self._best
+        if name not in metrics:
+            raise ConfigError(
+                f"metric_for_best_model is {name}, and an evaluation gives {', '.join(metrics)}",
+                "name one of these, or return it from compute_metrics",
+            )
+        best, found = self.state.best_metric, metrics[name]
+        if best is not None and not (found > best if greater else found < best):
+            return
+        self.state.best_metric, self.state.best_global_step = found, self.engine.steps
+        if not (self.args.load_best_model_at_end or word(self.args.save_strategy) == "best"):
+            return
+        folder = self.engine.save(Path(self.args.output_dir) / "best")
+        self.state.best_model_checkpoint = str(folder)
+        if self.engine.is_leader:
+            for other in folder.parent.glob("step-*"):
+                if other != folder:
+                    shutil.rmtree(other)
+
+    def _save_state(self) -> None:
+        if self.engine.is_leader and word(self.args.save_strategy) != "no":
+            path = Path(self.args.output_dir) / _STATE
+            draft = path.with_suffix(".draft")
+            self.state.save_to_json(str(draft))
+            os.replace(draft, path)
 
     def save_model(self, output_dir: str | Path | None = None) -> Path:
         """Writes the model for Hugging Face, and the tokenizer if it was given. Call it on every rank, before close()."""
@@ -337,19 +285,22 @@ class TesseraTrainer:
 
     def close(self) -> int:
         """Ends the training; the model has its trained weights."""
+        self._save_state()
         return self.engine.close()
 
 
+_LOGGED = (("loss", "loss"), ("grad_norm", "grad_norm"), ("learning_rate", "lr"), ("epoch", "epoch"))
+_NEARLY = 1e-9
+
+
+def _epochs(epoch: float) -> int:
+    """The epochs that are over."""
+    return int(epoch + _NEARLY)
+
+
+def _ends_epoch(epoch: float) -> bool:
+    return abs(epoch - round(epoch)) < _NEARLY
+
+
 def _ranks() -> int:
-    import os
-
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _state_of(engine: Engine) -> tuple[Any, Any]:
-    from transformers.trainer_callback import TrainerControl, TrainerState
-
-    state = TrainerState(is_world_process_zero=engine.is_leader, is_local_process_zero=engine.is_leader)
-    state.max_steps = engine.max_steps or 0
-    state.global_step = engine.steps
-    return state, TrainerControl()

@@ -61,6 +61,13 @@ class Training(unittest.TestCase):
         template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}", encoding="utf-8")
         answer = run.chat([{"role": "user", "content": "the cat"}], max_new_tokens=3, temperature=0, template=template)
         self.assertEqual(answer, text)
+        ids = run.tokenizer.encode(["the cat", "s"])
+        self.assertEqual(ids, [list(b"the cat"), list(b"s")])
+        self.assertEqual(run.tokenizer.decode(ids), ["the cat", "s"])
+        self.assertEqual(run.tokenizer.decode(run.tokenizer.encode("mat")), "mat")
+        self.assertEqual(len(run.tokenizer), run.tokenizer.size)
+        with self.assertRaisesRegex(tessera.DataError, "99999 is no id"):
+            run.tokenizer.decode([99999])
         folder = run.export(self.box / "hf")
         self.assertTrue((folder / "config.json").exists())
 

@@ -151,6 +151,19 @@ int32_t tessera_load(tessera_session* session, const char* folder) {
   return guarded([&] { session->session.load(folder); });
 }
 
+int32_t tessera_all_gather(
+    tessera_session* session, const void* data, int64_t size, const void** all, int64_t* sizes) {
+  return guarded([&] {
+    answer.clear();
+    for (const std::string& part : session->session.all_gather(
+             {static_cast<const char*>(data), static_cast<std::size_t>(size)})) {
+      *sizes++ = static_cast<int64_t>(part.size());
+      answer += part;
+    }
+    *all = answer.data();
+  });
+}
+
 int32_t tessera_finish(tessera_session* session, int32_t* exit_code) {
   return guarded([&] { *exit_code = session->session.finish(); });
 }

@@ -18,9 +18,11 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/config/overrides.h"
 #include "tessera/engine/agreement.h"
 #include "tessera/engine/first_weights.h"
+#include "tessera/engine/hook.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/resume.h"
@@ -137,6 +139,26 @@ std::uint64_t hash_of(const CallerModel& model) {
   return hash;
 }
 
+/// Gives every rank the bytes of rank `root`; all of them have as many.
+void broadcast(std::span<std::byte> bytes, int root, comm::World& world, const char* what) {
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  const bool sends = world.rank() == root;
+  const comm::RegionPtr room = world.host_transport().allocate(
+      std::min(kBytes, std::max<std::size_t>(1, bytes.size())), memory::Tag::Communication);
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kBytes) {
+    const std::span<std::byte> part = bytes.subspan(begin, std::min(kBytes, bytes.size() - begin));
+    if (sends) std::memcpy(room->data(), part.data(), part.size());
+    const comm::WorkPtr work = world.host_transport().broadcast(
+        world.everyone(),
+        {.data = room->data(), .count = part.size(), .dtype = DType::U8},
+        root,
+        TESSERA_HERE(what));
+    work->wait();
+    if (!sends) std::memcpy(part.data(), room->data(), part.size());
+    work->wait_reusable();
+  }
+}
+
 /// Gives every rank the first weights of rank 0, in the caller's own tensors.
 void share_first_weights(const CallerModel& model, comm::World& world) {
   if (world.size() == 1) return;
@@ -151,24 +173,11 @@ void share_first_weights(const CallerModel& model, comm::World& world) {
   if (equal) return;
   if (world.is_leader())
     log::info("the ranks built their modules with different weights: those of rank 0 count");
-  constexpr std::size_t kBytes = std::size_t{16} << 20;
-  const comm::RegionPtr room = world.host_transport().allocate(kBytes, memory::Tag::Communication);
   for (const CallerBlockSpec& block : model.blocks) {
     for (const CallerParam& param : block.params) {
       const at::Tensor value = param.value.detach().contiguous();
-      auto* const bytes = static_cast<std::byte*>(value.data_ptr());
-      for (std::size_t begin = 0; begin < value.nbytes(); begin += kBytes) {
-        const std::size_t count = std::min(kBytes, value.nbytes() - begin);
-        if (world.is_leader()) std::memcpy(room->data(), bytes + begin, count);
-        const comm::WorkPtr work = world.host_transport().broadcast(
-            world.everyone(),
-            {.data = room->data(), .count = count, .dtype = DType::U8},
-            0,
-            TESSERA_HERE("first weights"));
-        work->wait();
-        if (!world.is_leader()) std::memcpy(bytes + begin, room->data(), count);
-        work->wait_reusable();
-      }
+      broadcast(
+          {static_cast<std::byte*>(value.data_ptr()), value.nbytes()}, 0, world, "first weights");
       if (!value.is_same(param.value)) param.value.detach().copy_(value);
     }
   }
@@ -189,6 +198,19 @@ parallel::FillRange weights_of(const std::shared_ptr<const CallerModel>& model) 
         .copy_(value.detach().reshape({-1}).narrow(0, begin, end - begin));
   };
 }
+
+/// Counts the evaluations of a training, which happen inside steps.
+class EvaluationCounter final : public engine::Hook {
+ public:
+  explicit EvaluationCounter(std::int64_t& count) : Hook(kReport), count_(count) {}
+  [[nodiscard]] std::string_view name() const override { return "evaluation counter"; }
+  void after_test(engine::Trainer& /*trainer*/, const engine::EvalReport& /*report*/) override {
+    ++count_;
+  }
+
+ private:
+  std::int64_t& count_;
+};
 
 json::Value metrics_of(const engine::Metrics& metrics) {
   json::Value out = json::Value::object();
@@ -279,6 +301,7 @@ void CallerSession::start(const CallerRequest& request) {
   trainer_ = std::make_unique<engine::Trainer>(
       *engine_, nullptr, folder_ == nullptr ? std::filesystem::path() : folder_->path());
   engine::attach_defaults(*trainer_);
+  trainer_->attach(std::make_unique<EvaluationCounter>(evaluations_));
   trainer_->begin();
 }
 
@@ -331,6 +354,8 @@ json::Value CallerSession::step() {
                            {"skipped", json::Value::boolean(report.skipped)},
                            {"skip_reason", json::Value::string(report.skip_reason)},
                            {"done", json::Value::boolean(!more)},
+                           {"evaluations", json::Value::integer(evaluations_)},
+                           {"saved_step", json::Value::integer(trainer_->saved_step())},
                            {"stop_signal", json::Value::integer(report.stop_signal)},
                            {"metrics", metrics_of(report.metrics)}});
   if (report.loss_scale) out["loss_scale"] = json::Value::number(*report.loss_scale);
@@ -342,6 +367,7 @@ json::Value CallerSession::evaluate() {
   const engine::EvalReport report = trainer_->test();
   return json::Value::object({{"loss", json::Value::number(report.loss)},
                               {"samples", json::Value::integer(report.samples)},
+                              {"evaluations", json::Value::integer(evaluations_)},
                               {"metrics", metrics_of(report.metrics)}});
 }
 
@@ -351,6 +377,13 @@ void CallerSession::gather() {
 }
 
 std::filesystem::path CallerSession::save(const std::filesystem::path& folder) {
+  engine::Saver& saver = engine_->saver();
+  if (saver.copying()) {
+    saver.finish_copy();
+  } else if (saver.saving()) {
+    // The checkpoint that a step began; the hook would finish it at a later step.
+    trainer_->note_saved(checkpoint::step_of(saver.finish().folder).value_or(0));
+  }
   return engine_->save(folder);
 }
 
@@ -361,6 +394,21 @@ void CallerSession::load(const std::filesystem::path& folder) {
                   folder.string() + " contains no checkpoint",
                   "name a checkpoint, or the folder that was given to save()");
   engine_->load(checkpoint::Checkpoint(*found));
+}
+
+std::vector<std::string> CallerSession::all_gather(std::string_view bytes) {
+  comm::World& world = rank_->world();
+  const std::vector<double> sizes = world.all_gather(world.everyone(),
+                                                     {static_cast<double>(bytes.size())},
+                                                     TESSERA_HERE("sizes of the caller's values"));
+  std::vector<std::string> out(sizes.size());
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::string& values = out[static_cast<std::size_t>(rank)];
+    values.resize(static_cast<std::size_t>(sizes[static_cast<std::size_t>(rank)]));
+    if (rank == world.rank()) values = bytes;
+    broadcast(std::as_writable_bytes(std::span(values)), rank, world, "the caller's values");
+  }
+  return out;
 }
 
 int CallerSession::finish() {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -46,6 +47,8 @@ class CallerSession {
   void gather();
   std::filesystem::path save(const std::filesystem::path& folder);
   void load(const std::filesystem::path& folder);
+  /// Returns the bytes of every rank, in the order of the ranks.
+  std::vector<std::string> all_gather(std::string_view bytes);
   /// Returns the exit code of the training.
   int finish();
 
@@ -61,6 +64,7 @@ class CallerSession {
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<engine::Trainer> trainer_;
   std::optional<int> finished_;
+  std::int64_t evaluations_ = 0;  ///< since this session was opened
 };
 
 /// Ends this process's part of the job, if a session has joined one.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera tokenizer train: trains a tokenizer on text.
+// tessera tokenizer train: trains a tokenizer on text; other actions are in tokenizer_use.h.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -16,6 +16,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/tokenizer_use.h"
 #include "tessera/config/json.h"
 #include "tessera/data/tokenizer_training.h"
 #include "tessera/launch/early_stop.h"
@@ -39,10 +40,12 @@ struct TrainerFlags {
 bool parse(TrainerFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "tokenizer",
-      "Learns a tokenizer from text and writes a folder that `tokenizer.type` file reads.",
+      "Learns a tokenizer from text and writes a folder that `tokenizer.type` file reads; or uses "
+      "that of a model (tessera tokenizer encode --help).",
       {"tessera tokenizer train book.txt --vocab-size 8000 --out my-tokenizer",
-       "tessera tokenizer train notes/ more.jsonl --type wordpiece --out my-bert"});
-  arguments.positional("ACTION", &words.action, "train");
+       "tessera tokenizer train notes/ more.jsonl --type wordpiece --out my-bert",
+       "tessera tokenizer encode runs/my texts.jsonl --out ids.jsonl"});
+  arguments.positional("ACTION", &words.action, "train; or encode, decode, describe");
   arguments.positional(
       "SOURCES", &words.sources, "A .txt, a .jsonl, a folder of them, or several of these");
   arguments.option("--out", &words.out, "Folder for tokenizer.json and tokenizer_config.json");
@@ -69,7 +72,7 @@ void check(TrainerFlags& words) {
   TESSERA_REQUIRE(words.action == "train",
                   Config,
                   "unknown: tessera tokenizer " + words.action,
-                  "tessera tokenizer train SOURCES --out FOLDER");
+                  "tessera tokenizer train SOURCES --out FOLDER, or encode, decode, describe");
   TESSERA_REQUIRE(
       !words.out.empty(), Config, "tessera tokenizer: --out is missing", "add --out FOLDER");
   static const std::vector<std::string> types = {"bpe", "wordpiece", "unigram"};
@@ -109,6 +112,7 @@ void check(TrainerFlags& words) {
 }
 
 int tokenizer(const std::vector<std::string>& line) {
+  if (uses_tokenizer(line)) return use_tokenizer(line);
   TrainerFlags words;
   if (!parse(words, line)) return kExitOk;
   check(words);
@@ -134,7 +138,7 @@ int tokenizer(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("tokenizer", "learn a tokenizer from text", tokenizer);
+TESSERA_COMMAND("tokenizer", "learn a tokenizer from text, or use one", tokenizer);
 
 }  // namespace
 }  // namespace tessera::cli

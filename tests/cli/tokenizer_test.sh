@@ -28,6 +28,13 @@ EOF
   timeout 60 "$tessera" train "$box/run.json" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "its size in the table" says "file tokenizer" "$box/out"
   "$tessera" generate "$box/run" --prompt "First" --max-new-tokens 4 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  # Texts come back from their ids; WordPiece writes them in small letters.
+  printf 'before we proceed\nhear me speak\n' >"$box/texts.txt"
+  "$tessera" tokenizer encode "$box/run" "$box/texts.txt" --out "$box/ids.jsonl" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  "$tessera" tokenizer decode "$box/run" "$box/ids.jsonl" >"$box/back" 2>"$box/out" || { cat "$box/out" && exit 1; }
+  expect "the texts: $(cat "$box/back")" test "$(cat "$box/back")" = '{"text":"before we proceed"}
+{"text":"hear me speak"}'
+  expect "a description" says '"end_of_text":' <("$tessera" tokenizer describe "$box/run")
 }
 refuses() {
   : >"$box/empty.txt"
@@ -36,6 +43,13 @@ refuses() {
   "$tessera" tokenizer learn "$box/empty.txt" --out "$box/none" >"$box/out" 2>&1
   expect "exit code 2 for another action" test $? -eq 2
   expect "nothing written" test ! -e "$box/none"
+  printf '{"ids": [70, -1]}\n' >"$box/ids.jsonl"
+  "$tessera" tokenizer decode "$box/none" "$box/ids.jsonl" >"$box/out" 2>&1
+  expect "exit code 4 without a model" test $? -eq 4
+  "$tessera" tokenizer describe "$box/none" "$box/ids.jsonl" >"$box/out" 2>&1
+  expect "exit code 2 for a file that is not read" test $? -eq 2
+  "$tessera" tokenizer decode "$box/none" "$box/ids.jsonl" --prompt >"$box/out" 2>&1
+  expect "exit code 2 for a flag of another action" test $? -eq 2
 }
 claim "a BPE is the same on any threads, and is trained with" is_the_same_on_any_threads bpe
 claim "WordPieces are the same on any threads, and are trained with" is_the_same_on_any_threads wordpiece
