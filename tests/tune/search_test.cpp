@@ -14,6 +14,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/parallel/layout.h"
 
 namespace tessera::tune {
 namespace {
