@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -160,6 +161,9 @@ tune::TrialResult run_experiment(const AutotuningBlock& block,
                                  const tune::Space& space,
                                  const json::Value& config,
                                  tune::TrialOptions options) {
+  // Trials of several hosts run in threads; plans are made by one at a time.
+  static std::mutex plans;
+  std::unique_lock lock(plans);
   tune::Space one(config, space.own().ranks, "ds_config.json", space.machine());
   const std::string name = name_of(one.own());
   options.folder = fs::absolute(block.experiments) / name;
@@ -168,7 +172,9 @@ tune::TrialResult run_experiment(const AutotuningBlock& block,
   write_json(options.folder / "exp.json",
              json::Value::object({{"name", json::Value::string(name)}, {"ds_config", config}}));
   files::write_atomic(options.folder / "cmd.txt", text::join(options.command, " ") + "\n");
+  lock.unlock();
   tune::TrialResult out = tune::run_trial(config, options);
+  lock.lock();
   if (out.step_s > 0) {
     const double samples =
         static_cast<double>(one.own().micro * one.own().accumulation * one.own().data());
@@ -295,15 +301,11 @@ std::optional<std::string> take_autotuning(std::vector<std::string>& words) {
 
 int autotune(const std::string& mode, const std::vector<std::string>& line) {
   std::vector<std::string> rest = line;
-  const HostFlags hosts = take_host_flags(rest);
+  const HostFlags host_flags = take_host_flags(rest);
   interop::ForeignFlags foreign = interop::take_foreign_flags(rest);
   AutotuningFlags words;
   if (!parse(words, rest)) return kExitOk;
-  const HostChoice choice = choose_hosts(hosts, words.ranks);
-  TESSERA_REQUIRE(!choice.several,
-                  Unsupported,
-                  "not supported on several hosts: --autotuning",
-                  "tune on one host: remove --hostfile, or name one host with --include");
+  const HostChoice choice = choose_hosts(host_flags, words.ranks);
   const std::string path = interop::config_of(words.config, foreign);
   json::Value source = path.empty() ? configuration_from_flags(words.model, words.data, foreign)
                                     : read_configs(words.config, foreign);
@@ -315,8 +317,12 @@ int autotune(const std::string& mode, const std::vector<std::string>& line) {
   const bool free_stage = stage_is_free(source);
   std::erase_if(source.members(), [](const auto& member) { return member.first == "autotuning"; });
   if (json::Value* const zero = source.find("zero_optimization")) drop_word(*zero, "stage");
-  const int ranks = choice.pool.empty() ? ranks_of(words.ranks)
-                                        : static_cast<int>(choice.pool.front().slots.size());
+  int ranks = ranks_of(words.ranks);
+  if (!choice.pool.empty()) {
+    ranks = static_cast<int>(choice.pool.front().slots.size());
+    for (const hosts::HostSlots& host : choice.pool)
+      ranks = std::min(ranks, static_cast<int>(host.slots.size()));
+  }
 
   const predict::DescribedMachine machine = measured_machine(!words.common.quiet);
   tune::Space space(source, ranks, path.empty() ? name_from_flags(words.model) : path, machine);
@@ -348,6 +354,7 @@ int autotune(const std::string& mode, const std::vector<std::string>& line) {
   options.overwrite = block.overwrite;
   if (!block.fast) options.buckets = {50'000'000, 500'000'000, 1'000'000'000};
   set_trial_command(options);
+  set_trial_hosts(options, host_flags, choice, fs::absolute(block.experiments));
   options.run = [&](const json::Value& config, const tune::TrialOptions& one) {
     return run_experiment(block, space, config, one);
   };

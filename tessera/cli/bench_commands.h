@@ -11,5 +11,6 @@ int bench_step(const std::vector<std::string>& line);
 int bench_comm(const std::vector<std::string>& line);
 int bench_io(const std::vector<std::string>& line);
 int bench_machine(const std::vector<std::string>& line);
+int bench_hosts(const std::vector<std::string>& line);
 
 }  // namespace tessera::cli

@@ -35,6 +35,7 @@ struct Totals {
   double seconds = 0.0, data_s = 0.0, comm_s = 0.0;
   double disk_s = 0.0, disk_bytes = 0.0;  // waits for what rests on a disk, and what travelled
   double trained_tokens = 0.0;            // within those seconds
+  double padding_tokens = 0.0;            // beside them
   std::optional<Point> first, last, best, last_eval, best_eval;
 };
 
@@ -71,7 +72,10 @@ void add_step(Totals& totals, const json::Value& line, std::int64_t step) {
   totals.disk_s += number(line, "disk_ms").value_or(0.0) / 1e3;
   for (const char* key : {"disk_read_bytes", "disk_written_bytes"})
     totals.disk_bytes += number(line, key).value_or(0.0);
-  totals.trained_tokens += number(line, "tokens_per_s").value_or(0.0) * seconds;
+  const double tokens = number(line, "tokens_per_s").value_or(0.0) * seconds;
+  totals.trained_tokens += tokens;
+  const double padding = std::min(number(line, "padding_share").value_or(0.0), 0.999999);
+  totals.padding_tokens += tokens * padding / (1.0 - padding);
 }
 
 void add_line(Totals& totals, const json::Value& line) {
@@ -127,6 +131,13 @@ void add_time(Facts& facts, const Totals& totals) {
                    text::duration(totals.seconds),
                    json::Value::number(totals.seconds)});
   facts.push_back({"tokens_per_s", "tokens/s", text::count(rate), json::Value::number(rate)});
+  if (totals.padding_tokens > 0.0) {
+    const double padding = totals.padding_tokens / (totals.padding_tokens + totals.trained_tokens);
+    facts.push_back({"padding_share",
+                     "padding",
+                     fmt::format("{:.1f} % of the positions, not counted as tokens", 100 * padding),
+                     json::Value::number(padding)});
+  }
   const double step_ms = 1e3 * totals.seconds / static_cast<double>(totals.steps);
   facts.push_back(
       {"step_ms", "a step", fmt::format("{:.1f} ms", step_ms), json::Value::number(step_ms)});
@@ -150,10 +161,19 @@ void add_time(Facts& facts, const Totals& totals) {
                    json::Value::number(bytes)});
 }
 
-/// Adds the speed of runs that were long enough to be measured.
+/// Adds the arithmetic of runs in which it was counted, and the share of the machine's own rate.
 void add_speed(Facts& facts, const Totals& totals, const fs::path& run) {
   const auto speed = engine::read_speed(run);
-  if (!speed || totals.steps == 0 || totals.seconds <= 0.0 || speed->peak <= 0.0) return;
+  if (totals.steps == 0 || totals.seconds <= 0.0) return;
+  if (!speed || speed->peak <= 0.0) {
+    facts.push_back(
+        {"mfu_note",
+         "arithmetic",
+         "not measured: run tessera bench machine once, and later runs of three steps or "
+         "more are compared with this machine's rate of products",
+         json::Value::string("not measured")});
+    return;
+  }
   const double step_s = totals.seconds / static_cast<double>(totals.steps);
   facts.push_back({"flops_per_s",
                    "arithmetic",

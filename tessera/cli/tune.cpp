@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
@@ -48,14 +49,16 @@ bool parse(TuneFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "tune",
       "Searches the layout with which a training is fastest: data, tensor, context and pipeline "
-      "parallelism, schedule, ZeRO stage, micro-batch, recomputation and threads, at the same "
-      "global batch. All layouts are predicted, those that do not fit are left out, and the best "
+      "parallelism, schedule, experts, ZeRO stage, micro-batch, recomputation, offloading, buckets "
+      "and threads, at the same global batch. All layouts are predicted, those that do not fit are "
+      "left out, and the best "
       "few are measured in short trials, which learn from each other. Ctrl-C keeps what is known, "
       "and the same command goes on.",
       {"tessera tune my.json -n 2 --budget 10m",
        "tessera tune my.json                       also compares numbers of ranks",
        "tessera tune my.json -n 2 --fix zero_optimization.stage --metric memory",
        "tessera tune my.json -n 64 --device h100 --network ib400     predicts alone",
+       "tessera tune my.json -n 2 --hostfile hosts  as many trials at once as there are hosts",
        "tessera tune my.json -n 2 --dry-run        the search without trials"});
   arguments.positional("CONFIG", &words.config, "JSON file; comments are allowed", false);
   arguments.option("--model", &words.model, "Preset, model folder or .gguf file");
@@ -166,6 +169,33 @@ void set_trial_command(tune::TuneOptions& options) {
   options.interrupted = stopped_by_user;
 }
 
+void set_trial_hosts(tune::TuneOptions& options,
+                     const HostFlags& flags,
+                     const HostChoice& choice,
+                     const std::filesystem::path& folder) {
+  if (!choice.several) return;
+  TESSERA_REQUIRE(!choice.by_hand && (flags.launcher.empty() || flags.launcher == "ssh" ||
+                                      flags.launcher == "pdsh"),
+                  Unsupported,
+                  "trials on several hosts are started over ssh",
+                  "remove --launcher and --no_ssh");
+  std::filesystem::create_directories(folder);
+  for (std::size_t i = 0; i < choice.pool.size(); ++i) {
+    const hosts::HostSlots& host = choice.pool[i];
+    const std::filesystem::path file = folder / fmt::format("host-{}", i);
+    files::write_atomic(file, fmt::format("{} slots={}\n", host.name, host.slots.size()));
+    std::vector<std::string> words = {
+        "--hostfile", std::filesystem::absolute(file).string(), "--force_multi"};
+    const auto add = [&](const char* flag, const std::string& value) {
+      if (!value.empty()) words.insert(words.end(), {flag, value});
+    };
+    add("--master_addr", flags.master_addr);
+    add("--ssh_port", flags.ssh_port ? std::to_string(*flags.ssh_port) : "");
+    add("--launcher_args", flags.launcher_args);
+    options.hosts.push_back(std::move(words));
+  }
+}
+
 bool stopped_by_user() {
   return stop_asked().load();
 }
@@ -229,6 +259,14 @@ namespace {
 
 int tune_command(const std::vector<std::string>& line) {
   std::vector<std::string> rest = line;
+  // `--hosts` and its kin describe a machine; these flags name real ones.
+  HostFlags host_flags;
+  for (const std::string& word : line) {
+    if (word == "-H" || word.starts_with("--hostfile")) {
+      host_flags = take_host_flags(rest);
+      break;
+    }
+  }
   interop::ForeignFlags foreign = take_foreign_flags_but_machine(rest);
   TuneFlags words;
   if (!parse(words, rest)) return kExitOk;
@@ -281,7 +319,14 @@ int tune_command(const std::vector<std::string>& line) {
                                            (std::filesystem::path(name).stem().string() + "-tune")
                                      : std::filesystem::path(words.out);
   options.overwrite = words.overwrite;
+  if (!options.search.fixed.bucket && space.own().bucket == 0)
+    options.buckets = {1'000'000, 50'000'000};
   set_trial_command(options);
+  if (!host_flags.hostfile.empty())
+    set_trial_hosts(options,
+                    host_flags,
+                    choose_hosts(host_flags, words.ranks),
+                    std::filesystem::absolute(options.folder));
   const tune::Metric metric = options.search.metric;
   const tune::Tuned tuned = tune_and_tell(space, options, words.common.quiet || words.common.json);
   if (words.common.json)

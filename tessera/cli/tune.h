@@ -2,6 +2,9 @@
 // The parts of `tessera tune` that --autotuning shares.
 #pragma once
 
+#include <filesystem>
+
+#include "tessera/cli/host_flags.h"
 #include "tessera/predict/described_machine.h"
 #include "tessera/tune/session.h"
 
@@ -11,6 +14,12 @@ namespace tessera::cli {
 predict::DescribedMachine measured_machine(bool tell);
 /// The command of this program for trials.
 void set_trial_command(tune::TuneOptions& options);
+/// Lets trials run on all hosts of a hostfile at once; writes a hostfile for each into `folder`,
+/// which all of them must see. Does nothing if there is only this host.
+void set_trial_hosts(tune::TuneOptions& options,
+                     const HostFlags& flags,
+                     const HostChoice& choice,
+                     const std::filesystem::path& folder);
 /// Prints a search without trials.
 int show_search(tune::Space& space, const tune::SearchOptions& options, bool as_json);
 /// Tunes until the end or a signal, with lines for the user; prints the table.

@@ -46,6 +46,11 @@ nn::Batch make_batch(comm::World& world,
   return make_batch(dataset, samples, numbers);
 }
 
+std::int64_t padding_of(const nn::Batch& batch) {
+  if (batch.size() == 0 || !batch.has("attention_mask")) return 0;
+  return batch.tensor("attention_mask").eq(0).sum().item<std::int64_t>();
+}
+
 nn::Batch prompt_batch(std::span<const std::int32_t> ids) {
   const std::vector<std::int32_t> text(ids.begin(), ids.end());
   return prompt_batch({&text, 1}, text.size());

@@ -23,6 +23,8 @@ nn::Batch make_batch(comm::World& world,
                      const data::Dataset& dataset,
                      std::span<const std::int64_t> samples,
                      std::span<const std::int64_t> numbers);
+/// The number of positions of a batch that are padding.
+std::int64_t padding_of(const nn::Batch& batch);
 /// A batch of one sequence without labels, for generation.
 nn::Batch prompt_batch(std::span<const std::int32_t> ids);
 /// The last `tokens` tokens of each of several sequences, which must have at least that many.

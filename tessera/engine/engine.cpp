@@ -146,9 +146,14 @@ int Engine::micros_of(const data::GlobalBatch& batch) const {
 /// is needed.
 StepExtras Engine::extras(StepReport& report) {
   StepExtras extras;
-  extras.to_sum = [this] { return saver_.to_sum(); };
+  extras.to_sum = [this] {
+    std::vector<double> out = saver_.to_sum();
+    out.push_back(own_padding());
+    return out;
+  };
   extras.summed = [this, &report](std::span<const double> sums) {
-    report.save_proposed = saver_.advance(sums);
+    report.save_proposed = saver_.advance(sums.first(sums.size() - 1));
+    summed_padding_ = static_cast<std::int64_t>(sums.back());
   };
   extras.to_max = [this] {
     return std::vector<double>{static_cast<double>(memory().total_peak),
@@ -183,10 +188,24 @@ void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
                         frozen_sets_.size()));
 }
 
-void Engine::count_tokens(const data::GlobalBatch& batch, StepReport& report) {
-  const StepTokens counted = experience_ != nullptr
-                                 ? experience_->tokens()
-                                 : StepTokens{.learned = batch.size * plan_.data().sequence_length};
+double Engine::own_padding() const {
+  const bool counts = world_.group(mesh::AxisSet::tp()).index == 0 &&
+                      world_.group(mesh::AxisSet{mesh::Axis::Cp}).index == 0 &&
+                      world_.group(mesh::AxisSet{mesh::Axis::Pp}).index == 0;
+  std::int64_t sum = 0;
+  for (const auto& [micro, padding] : padding_)
+    sum += padding;
+  return counts ? static_cast<double>(sum) : 0.0;
+}
+
+void Engine::count_tokens(const data::GlobalBatch& batch,
+                          std::int64_t padding,
+                          StepReport& report) {
+  const StepTokens counted =
+      experience_ != nullptr
+          ? experience_->tokens()
+          : StepTokens{.learned = batch.size * plan_.data().sequence_length - padding};
+  report.padding_tokens = experience_ != nullptr ? 0 : padding;
   report.batch_tokens = counted.learned;
   report.generated_tokens = counted.generated;
   report.generate_s = counted.generate_s;
@@ -202,8 +221,13 @@ StepReport Engine::train_step() {
   const double made_from = now_s();
   if (experience_ != nullptr) experience_->make(batch);
   const double made_s = now_s() - made_from;
-  const StepResult result = state_.step(
-      micros_of(batch), [&](int micro) { return load_micro(batch, micro); }, extras(report));
+  padding_.clear();
+  const auto load = [&](int micro) {
+    nn::Batch loaded = load_micro(batch, micro);
+    padding_[micro] = padding_of(loaded);
+    return loaded;
+  };
+  const StepResult result = state_.step(micros_of(batch), load, extras(report));
   report.step = result.step;
   report.epoch =
       static_cast<double>(batch.consumed_after) / static_cast<double>(data_->train->size());
@@ -226,7 +250,7 @@ StepReport Engine::train_step() {
 
   samples_ = batch.consumed_after;
   report.samples = samples_;
-  count_tokens(batch, report);
+  count_tokens(batch, summed_padding_, report);
   report.epoch_ended = batches_.at(samples_).epoch != batch.epoch;
   report.data_s = made_s + result.data_s;
   report.forward_s = result.forward_s;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,9 +40,13 @@ struct StepReport {
   double grad_norm = 0.0;    ///< before clipping
   std::int64_t tokens = 0;   ///< number of tokens so far
   std::int64_t samples = 0;  ///< number of samples so far
-  /// Tokens that this step learns: whole sequences of a dataset, or what Experience::tokens()
-  /// counts.
+  /// Tokens of this step without padding: those of the sequences of a dataset, or what
+  /// Experience::tokens() counts.
   std::int64_t batch_tokens = 0;
+  std::int64_t padding_tokens = 0;  ///< positions of this step that are padding
+  /// The share of this machine's rate of products that this step's products reached, over all
+  /// ranks; 0: not measured.
+  double matrix_share = 0.0;
   /// Tokens that were generated for this step, and the time that this took, a part of data_s.
   std::int64_t generated_tokens = 0;
   double generate_s = 0.0;
@@ -142,8 +147,11 @@ class Engine {
                                        std::int64_t begin,
                                        std::int64_t end) const;
   [[nodiscard]] int micros_of(const data::GlobalBatch& batch) const;
-  /// Fills the fields of the report that count tokens.
-  void count_tokens(const data::GlobalBatch& batch, StepReport& report);
+  /// Fills the fields of the report that count tokens. `padding`: of the whole batch.
+  void count_tokens(const data::GlobalBatch& batch, std::int64_t padding, StepReport& report);
+  /// Padding positions of the micro-batches that this rank has loaded, on the rank that counts them
+  /// for all that share them; else 0.
+  [[nodiscard]] double own_padding() const;
   /// Returns the number of micro-batches of `samples` samples on all ranks together.
   [[nodiscard]] std::int64_t micro_batches(std::int64_t samples) const;
   StepExtras extras(StepReport& report);
@@ -163,7 +171,9 @@ class Engine {
   Evaluator evaluator_;
   Sampler sampler_;
   std::int64_t samples_ = 0, tokens_ = 0;
-  double clock_ = 0.0;  ///< start time of the step
+  std::map<int, std::int64_t> padding_;  // of this rank's micro-batches, by their numbers
+  std::int64_t summed_padding_ = 0;      // of the whole step
+  double clock_ = 0.0;                   ///< start time of the step
   double paused_at_ = 0.0;
   double comm_before_pause_ = 0.0;  ///< seconds spent in collectives of this step so far
   std::vector<bool> frozen_sets_;   ///< see parallel::FreezeSchedule

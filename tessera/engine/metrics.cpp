@@ -32,7 +32,10 @@ constexpr std::array kTimes = {&StepReport::seconds,
                                &StepReport::optimizer_s,
                                &StepReport::comm_s,
                                &StepReport::generate_s};
-constexpr std::array kCounts = {&StepReport::batch_tokens, &StepReport::generated_tokens};
+constexpr std::array kCounts = {
+    &StepReport::batch_tokens, &StepReport::padding_tokens, &StepReport::generated_tokens};
+
+constexpr double kShownPadding = 0.01;  // smallest share that a step line shows
 
 /// The terms of a loss with several terms.
 json::Value terms_json(const Metrics& metrics) {
@@ -48,6 +51,13 @@ double milliseconds(double seconds) {
 
 std::int64_t travels(const memory::TierUse& disk) {
   return disk.read_bytes + disk.written_bytes;
+}
+
+/// The share of a step's positions that are padding.
+double padding_share(const StepReport& report) {
+  return static_cast<double>(report.padding_tokens) /
+         static_cast<double>(
+             std::max<std::int64_t>(report.padding_tokens + report.batch_tokens, 1));
 }
 
 double generation_rate(const StepReport& report) {
@@ -88,6 +98,8 @@ json::Value step_values(const StepReport& report, bool breakdown, double time) {
   out["time"] = json::Value::number(time);
   out["tokens_per_s"] =
       json::Value::number(static_cast<double>(report.batch_tokens) / report.seconds);
+  if (report.padding_tokens > 0) out["padding_share"] = json::Value::number(padding_share(report));
+  if (report.matrix_share > 0) out["matrix_share"] = json::Value::number(report.matrix_share);
   if (report.generated_tokens > 0)
     out["generated_tokens_per_s"] = json::Value::number(generation_rate(report));
   out["step_ms"] = json::Value::number(milliseconds(report.seconds));
@@ -201,7 +213,7 @@ std::string step_line(const StepReport& report,
                       std::string_view unit) {
   const double seconds = report.seconds > 0 ? report.seconds : 1e-9;
   std::string line = fmt::format(
-      "step {}/{} | loss {:.4f}{} | lr {:.2e} | gnorm {:.3f} | {} {}/s | mem {} | data {:.0f}% "
+      "step {}/{} | loss {:.4f}{} | lr {:.2e} | gnorm {:.3f} | {} {}/s{} | mem {} | data {:.0f}% "
       "comm "
       "{:.0f}%",
       report.step,
@@ -212,6 +224,9 @@ std::string step_line(const StepReport& report,
       text::unsigned_nan(report.grad_norm),
       text::count(static_cast<double>(report.batch_tokens) / seconds),
       unit,
+      padding_share(report) >= kShownPadding
+          ? fmt::format(" (padding {:.0f}%)", 100.0 * padding_share(report))
+          : "",
       text::bytes(static_cast<std::uint64_t>(report.mem_peak_bytes)),
       100.0 * report.data_s / seconds,
       100.0 * report.comm_s / seconds);

@@ -75,7 +75,8 @@ class StepsSincePrinted {
 
 /// "step 120/5000 | loss 3.2104 | lr 3.0e-04 | gnorm 0.82 | 178.0k tok/s | mem 1.2 GiB | data 1%
 /// comm 9% | ETA 2h13m"
-/// `unit`: what StepReport::batch_tokens counts.
+/// The share of padding is shown from one hundredth on. `unit`: what StepReport::batch_tokens
+/// counts.
 std::string step_line(const StepReport& report,
                       std::int64_t max_steps,
                       double eta_s,

@@ -8,24 +8,49 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/log.h"
 #include "tessera/config/json.h"
+#include "tessera/memory/device.h"
 #include "tessera/ops/peak.h"
 #include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/values.h"
+#include "tessera/predict/described_machine.h"
 
 namespace tessera::engine {
 namespace {
 
 constexpr std::int64_t kIgnored = 2;    // steps until caches are full
 constexpr std::int64_t kMeasured = 12;  // the step whose arithmetic is counted
+constexpr std::int64_t kKnown = 3;      // the same where the machine's rates are known
 constexpr double kWorthIt_s = 60;       // minimum remaining time
 
 }  // namespace
 
 std::string Speed::text(double step_s) const {
   if (step_s <= 0 || peak <= 0) return "";
-  const double rate = flops / step_s;
-  return fmt::format("{:.3g} TFLOP/s (MFU {:.0f}%)", rate / 1e12, 100 * rate / peak);
+  return fmt::format("{:.3g} TFLOP/s (MFU {:.0f}%)", flops / step_s / 1e12, 100 * share(step_s));
+}
+
+double Speed::share(double step_s) const {
+  return step_s <= 0 || peak <= 0 ? 0.0 : flops / step_s / peak;
+}
+
+double known_rate(const planner::Plan& plan) {
+  std::error_code ignored;
+  if (memory::device_kind(plan.run().options.device) != DeviceKind::Cpu ||
+      !std::filesystem::exists(predict::measured_file(), ignored))
+    return 0.0;
+  try {
+    const predict::DescribedMachine machine = predict::with_threads(
+        predict::find_machine("here"), static_cast<int>(planner::threads_of(plan)));
+    auto found = machine.peak.find(planner::working_of(plan));
+    if (found == machine.peak.end()) found = machine.peak.find(DType::F32);
+    return found == machine.peak.end() ? 0.0 : found->second;
+  } catch (const Error& error) {
+    log::warn(std::string("the rates of this machine cannot be read: ") + error.what());
+    return 0.0;
+  }
 }
 
 /// The result is the same on every rank.
@@ -39,9 +64,23 @@ bool SpeedMeter::is_worth_it(Engine& engine) {
 }
 
 void SpeedMeter::before_step(Engine& engine) {
-  if (steps_ + 1 != kMeasured) return;
+  const bool known = steps_ + 1 == kKnown;
+  if (!known && (steps_ + 1 != kMeasured || speed_)) return;
   engine.pause_clock();
-  measures_ = is_worth_it(engine);
+  if (known) {
+    comm::World& world = engine.world();
+    known_ = world.all_gather(
+        world.everyone(), {known_rate(engine.plan())}, TESSERA_HERE("rates of the machines"));
+    if (std::ranges::find(known_, 0.0) != known_.end()) known_.clear();
+    if (known_.empty() && world.is_leader())
+      log::info(
+          "the share of this machine's rate of products is not shown: tessera bench machine "
+          "measures "
+          "that rate in less than a minute");
+    measures_ = !known_.empty();
+  } else {
+    measures_ = is_worth_it(engine);
+  }
   // If a profiler of this step has a log already, nothing is measured, on any rank.
   if (measures_ && ops::OpLog::current() == nullptr) log_ = std::make_unique<ops::OpLog>();
   engine.resume_clock();
@@ -61,10 +100,10 @@ void SpeedMeter::after_step(Engine& engine,
   log_.reset();
   engine.pause_clock();
   comm::World& world = engine.world();
+  const double rate = known_.empty() ? ops::peak_flops(planner::working_of(engine.plan()))
+                                     : known_rate(engine.plan());
   const std::vector<double> all =
-      world.all_gather(world.everyone(),
-                       {flops, ops::peak_flops(planner::working_of(engine.plan()))},
-                       TESSERA_HERE("arithmetic of a step"));
+      world.all_gather(world.everyone(), {flops, rate}, TESSERA_HERE("arithmetic of a step"));
   engine.resume_clock();
   Speed sum;
   for (std::size_t i = 0; i + 1 < all.size(); i += 2) {

@@ -2,32 +2,39 @@
 // Hosts that a job has lost, and whether they can be reached again.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
-#include <sys/types.h>
-
 #include "tessera/hosts/hostfile.h"
-#include "tessera/hosts/run_on_hosts.h"
 
 namespace tessera::hosts {
 
-/// Tries from time to time to run the program on each absent host, over ssh, in the background.
-/// This host itself counts as reachable after one interval. Threads: one.
+/// Attempts to reach hosts, one for each host at a time, in the background.
+class ReachHosts {
+ public:
+  ReachHosts() = default;
+  virtual ~ReachHosts() = default;
+  ReachHosts(const ReachHosts&) = delete;
+  ReachHosts& operator=(const ReachHosts&) = delete;
+  /// Begins an attempt.
+  virtual void try_to_reach(const std::string& host) = 0;
+  /// Returns whether the attempt has succeeded; nothing while it is under way.
+  virtual std::optional<bool> reached(const std::string& host) = 0;
+};
+
+/// Tries from time to time to reach each absent host. Time is given by the caller. Threads: one.
 class AbsentHosts {
  public:
-  AbsentHosts(const RemoteOptions& options, double interval_s);
-  /// Ends attempts that are under way.
-  ~AbsentHosts();
-  AbsentHosts(const AbsentHosts&) = delete;
-  AbsentHosts& operator=(const AbsentHosts&) = delete;
+  AbsentHosts(ReachHosts& reach, double interval_s) : reach_(reach), interval_s_(interval_s) {}
 
-  void add(const std::string& name);
+  void add(const std::string& name, double now);
   /// Continues the attempts; call it a few times in a second. Returns true if one has succeeded
   /// since the last call.
-  bool look();
+  bool look(double now);
   /// Returns the hosts of the pool that are not absent; with `reachable` also those that can be
-  /// reached again.
+  /// reached again. Cost: the hosts of the pool.
   [[nodiscard]] HostPool left(const HostPool& pool, bool reachable) const;
   /// The hosts that can be reached again are no longer absent.
   void welcome();
@@ -35,17 +42,14 @@ class AbsentHosts {
 
  private:
   struct Host {
-    std::string name;
     double next = 0.0;   // when to try again
-    double since = 0.0;  // when the attempt began
-    pid_t attempt = 0;   // 0: none is under way
+    bool tried = false;  // an attempt is under way
     bool reachable = false;
   };
-  void try_to_reach(Host& host);
 
-  const RemoteOptions& options_;
+  ReachHosts& reach_;
   double interval_s_;
-  std::vector<Host> hosts_;
+  std::unordered_map<std::string, Host> hosts_;
 };
 
 }  // namespace tessera::hosts

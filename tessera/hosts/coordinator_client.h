@@ -4,50 +4,25 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tessera/base/control_page.h"
 #include "tessera/hosts/frames.h"
-#include "tessera/hosts/host_facts.h"
 #include "tessera/hosts/host_part.h"
+#include "tessera/hosts/host_protocol.h"
 #include "tessera/hosts/run_folder_check.h"
 
 namespace tessera::hosts {
 
-/// The frame with which a host arrives; it has everything of `facts` but facts.facts, which follow
-/// in a frame of their own.
-FrameWriter join_frame(const HostPart& part, const HostFacts& facts);
-FrameWriter facts_frame(const std::vector<Fact>& facts);
-/// Reads what facts_frame() wrote. Throws Error{Comm}.
-std::vector<Fact> read_facts(FrameReader& body);
-
-/// The message of a host that arrives.
-struct Arrival {
-  int host = 0, world = 0;  ///< its index, and the number of ranks of its job
-  HostFacts facts;
-};
-/// Reads what join_frame() wrote. Throws Error{Comm} if the frame is too short.
-Arrival read_join(FrameReader& body);
-
-/// A problem in a frame: kind, what, fix.
-FrameWriter& write_problem(FrameWriter& frame, const HostProblem& problem);
-HostProblem read_problem(FrameReader& body);
-
-/// The refusal of the coordinator, which the process that started the agents tells the user.
-class Refusal : public Error {
- public:
-  using Error::Error;
-};
-
-/// One for each host, in its agent or in its local rank 0. The lines that it receives are as old as
-/// its interval: 0.1 s on up to eight hosts, at most 1 s. Threads: one of its own after start().
+/// Runs a HostProtocol on a socket; one for each host, in its agent or in its local rank 0. The
+/// lines that it receives are as old as its interval: 0.1 s on up to eight hosts, at most 1 s; on
+/// more than 32 hosts it receives those that its ranks need (rank_lines.h). Threads: one of its own
+/// after start().
 class CoordinatorClient final : public launch::JobConnection {
  public:
   /// Connects to the coordinator, tells it the facts of this host, and waits until all hosts have
@@ -63,7 +38,7 @@ class CoordinatorClient final : public launch::JobConnection {
   ~CoordinatorClient() override;
 
   /// Returns the address of this host on the way to the coordinator.
-  [[nodiscard]] std::string own_address() const { return client_.own_address(); }
+  [[nodiscard]] std::string own_address() const { return link_.client().own_address(); }
   /// Starts the thread. `control` has a line for every rank of the job, and must outlive this
   /// object. `on_stop` is called, in that thread, for each signal that the coordinator passes on.
   void start(ControlPage& control, std::function<void(int signal)> on_stop) override;
@@ -71,22 +46,41 @@ class CoordinatorClient final : public launch::JobConnection {
   void report(const Error& failure) override { report_ = problem_of(failure); }
 
  private:
-  void answer_probe(const Frame& frame, const RunFolderCheck& folder);
-  void tell_facts(const FactsOfHost& facts);
-  void show_life();
-  void run();
-  void obey(const Frame& frame);
-  void send_changes(double now);
-  void break_off(const std::string& how);
+  /// A socket, whose receive() blocks.
+  class SocketLink final : public HostLink {
+   public:
+    SocketLink(const HostPart& part, double timeout_s);
+    [[nodiscard]] const FrameClient& client() const { return client_; }
+    bool send(const FrameWriter& frame) override { return client_.send(frame); }
+    [[nodiscard]] bool closed() const override { return client_.closed(); }
+    [[nodiscard]] double now() const override;
+
+   private:
+    bool receive_now(double deadline, std::optional<Frame>& frame) override;
+    void resume_later(std::coroutine_handle<> waiting,
+                      double deadline,
+                      std::optional<Frame>& frame) override;
+    FrameClient client_;
+  };
+  /// The control page of this host, in shared memory.
+  class SharedPage final : public HostPage {
+   public:
+    SharedPage(ControlPage& control, std::function<void(int)> on_stop);
+    [[nodiscard]] std::string line(int rank) override;
+    void take_line(int rank, std::string_view bytes) override;
+    [[nodiscard]] std::optional<BrokenWorld> broken() override;
+    void break_world(const BrokenWorld& how) override;
+    void stop(int signal) override;
+
+   private:
+    ControlPage& control_;
+    std::function<void(int)> on_stop_;
+  };
 
   std::shared_ptr<const HostPart> part_;
-  FrameClient client_;
-  ControlPage* control_ = nullptr;
-  std::function<void(int)> on_stop_;
-  std::vector<std::string>
-      sent_;  ///< the last line of each local rank that the coordinator received
-  double interval_s_, looked_ = 0.0, spoke_ = 0.0, heard_ = 0.0;
-  bool told_abort_ = false;
+  SocketLink link_;
+  HostProtocol protocol_;
+  std::optional<SharedPage> page_;
   std::optional<HostProblem> report_;
   std::atomic<bool> ending_{false};
   std::thread thread_;

@@ -30,6 +30,29 @@ constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
 
 }  // namespace
 
+struct SocketPeer : CoordinatorPeer {
+  launch::Fd fd;
+  bool proved = false;
+  Greeting greeting;
+  std::string proof;  // received part of the client's proof
+  FrameBuffer in;
+  std::string out;
+  double since = 0.0;
+  bool queued = false;         // in CoordinatorConnections::queued_
+  bool waits_to_send = false;  // the kernel tells when more can be sent
+};
+
+namespace {
+
+/// All peers of these connections are on sockets.
+SocketPeer& socket_of(CoordinatorPeer& peer) {
+  return static_cast<SocketPeer&>(peer);
+}
+
+}  // namespace
+
+CoordinatorConnections::~CoordinatorConnections() = default;
+
 CoordinatorConnections::CoordinatorConnections(
     launch::Fd listener, const Secret& secret, int world, OnFrame on_frame, Tell tell)
     : listener_(std::move(listener)),
@@ -78,7 +101,7 @@ void CoordinatorConnections::wait(double deadline) {
       while (read(wake_read_.get(), ignored.data(), ignored.size()) > 0) {
       }
     } else {
-      auto& peer = *static_cast<CoordinatorPeer*>(event.data.ptr);
+      auto& peer = *static_cast<SocketPeer*>(event.data.ptr);
       if ((event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive(peer);
       if ((event.events & EPOLLOUT) != 0) flush(peer);
     }
@@ -108,23 +131,24 @@ void CoordinatorConnections::accept_all() {
     if (strangers_ >= kMostStrangers + 2 * static_cast<std::size_t>(world_)) continue;
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    auto peer = std::make_unique<CoordinatorPeer>();
+    auto peer = std::make_unique<SocketPeer>();
     peer->from = peer_address(fd.get());
-    peer->fd_ = std::move(fd);
-    peer->greeting_ = new_greeting(secret_, world_);
-    peer->since_ = peer->heard = now_s();
-    watch(peer->fd_.get(), peer.get(), /*sends=*/false, EPOLL_CTL_ADD);
-    send(*peer, {reinterpret_cast<const char*>(&peer->greeting_), sizeof(Greeting)});
+    peer->fd = std::move(fd);
+    peer->greeting = new_greeting(secret_, world_);
+    peer->since = peer->heard = now_s();
+    watch(peer->fd.get(), peer.get(), /*sends=*/false, EPOLL_CTL_ADD);
+    send(*peer, {reinterpret_cast<const char*>(&peer->greeting), sizeof(Greeting)});
     ++strangers_;
+    SocketPeer& added = *peer;
     peers_.push_back(std::move(peer));
-    flush(*peers_.back());
+    flush(added);
   }
 }
 
-void CoordinatorConnections::receive(CoordinatorPeer& peer) {
+void CoordinatorConnections::receive(SocketPeer& peer) {
   std::array<char, 65536> part;
   while (!peer.closed) {
-    const ssize_t got = recv(peer.fd_.get(), part.data(), part.size(), 0);
+    const ssize_t got = recv(peer.fd.get(), part.data(), part.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (got <= 0) return close(peer);
@@ -143,36 +167,36 @@ void CoordinatorConnections::receive(CoordinatorPeer& peer) {
   }
 }
 
-void CoordinatorConnections::take(CoordinatorPeer& peer, std::string_view bytes) {
-  if (!peer.proved_) {
-    const std::size_t wanted = std::min(bytes.size(), sizeof(ClientProof) - peer.proof_.size());
-    peer.proof_.append(bytes.substr(0, wanted));
+void CoordinatorConnections::take(SocketPeer& peer, std::string_view bytes) {
+  if (!peer.proved) {
+    const std::size_t wanted = std::min(bytes.size(), sizeof(ClientProof) - peer.proof.size());
+    peer.proof.append(bytes.substr(0, wanted));
     bytes.remove_prefix(wanted);
     check_proof(peer);
-    if (!peer.proved_) return;
+    if (!peer.proved) return;
   }
-  peer.in_.append(bytes.data(), bytes.size());
-  while (const std::optional<Frame> frame = peer.in_.next())
+  peer.in.append(bytes.data(), bytes.size());
+  while (const std::optional<Frame> frame = peer.in.next())
     on_frame_(peer, *frame);
 }
 
-void CoordinatorConnections::check_proof(CoordinatorPeer& peer) {
+void CoordinatorConnections::check_proof(SocketPeer& peer) {
   ClientProof proof;
-  std::memcpy(&proof, peer.proof_.data(), std::min(sizeof(proof), peer.proof_.size()));
-  if (peer.proof_.size() < sizeof(Introduction)) return;
+  std::memcpy(&proof, peer.proof.data(), std::min(sizeof(proof), peer.proof.size()));
+  if (peer.proof.size() < sizeof(Introduction)) return;
   // The messages of other versions have other lengths.
   const bool other_version =
       is_of_tessera(proof.about) && proof.about.version != introduction(secret_, world_).version;
   if (other_version) reject(peer, proof.about);
-  if (peer.proof_.size() < sizeof(proof)) return;
-  if (!same_mac(proof.mac, client_mac(secret_, peer.greeting_, proof))) reject(peer, proof.about);
-  peer.proved_ = true;
+  if (peer.proof.size() < sizeof(proof)) return;
+  if (!same_mac(proof.mac, client_mac(secret_, peer.greeting, proof))) reject(peer, proof.about);
+  peer.proved = true;
   --strangers_;
-  const Mac answer = server_mac(secret_, peer.greeting_, proof);
+  const Mac answer = server_mac(secret_, peer.greeting, proof);
   send(peer, {reinterpret_cast<const char*>(answer.data()), answer.size()});
 }
 
-void CoordinatorConnections::reject(const CoordinatorPeer& peer, const Introduction& about) {
+void CoordinatorConnections::reject(const SocketPeer& peer, const Introduction& about) {
   std::string text = "it does not know the secret of this job";
   if (is_of_tessera(about)) {
     const Mismatch found = mismatch(introduction(secret_, world_), about);
@@ -188,24 +212,25 @@ void CoordinatorConnections::reject(const CoordinatorPeer& peer, const Introduct
 }
 
 void CoordinatorConnections::send(CoordinatorPeer& peer, std::string_view bytes) {
-  peer.out_ += bytes;
-  if (!std::exchange(peer.queued_, true)) queued_.push_back(&peer);
+  SocketPeer& to = socket_of(peer);
+  to.out += bytes;
+  if (!std::exchange(to.queued, true)) queued_.push_back(&to);
 }
 
 void CoordinatorConnections::flush() {
   // A peer that waits for the kernel is flushed by its event.
-  for (CoordinatorPeer* const peer : queued_) {
-    peer->queued_ = false;
+  for (SocketPeer* const peer : queued_) {
+    peer->queued = false;
     flush(*peer);
   }
   queued_.clear();
 }
 
-void CoordinatorConnections::flush(CoordinatorPeer& peer) {
+void CoordinatorConnections::flush(SocketPeer& peer) {
   std::size_t sent = 0;
-  while (sent < peer.out_.size() && !peer.closed) {
+  while (sent < peer.out.size() && !peer.closed) {
     const ssize_t part =
-        ::send(peer.fd_.get(), peer.out_.data() + sent, peer.out_.size() - sent, MSG_NOSIGNAL);
+        ::send(peer.fd.get(), peer.out.data() + sent, peer.out.size() - sent, MSG_NOSIGNAL);
     if (part > 0) {
       sent += static_cast<std::size_t>(part);
     } else if (part < 0 && errno == EINTR) {
@@ -216,37 +241,43 @@ void CoordinatorConnections::flush(CoordinatorPeer& peer) {
       close(peer);
     }
   }
-  peer.out_.erase(0, sent);
+  peer.out.erase(0, sent);
   if (peer.closed) return;
-  if (peer.out_.size() > kMostUnsent) return close(peer);
-  const bool more = !peer.out_.empty();
-  if (more == peer.waits_to_send_) return;
-  peer.waits_to_send_ = more;
-  watch(peer.fd_.get(), &peer, more, EPOLL_CTL_MOD);
+  if (peer.out.size() > kMostUnsent) return close(peer);
+  const bool more = !peer.out.empty();
+  if (more == peer.waits_to_send) return;
+  peer.waits_to_send = more;
+  watch(peer.fd.get(), &peer, more, EPOLL_CTL_MOD);
 }
 
 void CoordinatorConnections::close(CoordinatorPeer& peer) {
-  peer.closed = true;
+  peer.closed = any_closed_ = true;
 }
 
 void CoordinatorConnections::look(double now) {
   if (!std::exchange(accepts_, true))
     watch(listener_.get(), &listener_, /*sends=*/false, EPOLL_CTL_ADD);
   if (strangers_ == 0) return;
-  for (const auto& peer : peers_)
-    peer->closed |= !peer->proved_ && now > peer->since_ + kProofS;
+  for (const auto& peer : peers_) {
+    const SocketPeer& one = socket_of(*peer);
+    if (!one.proved && now > one.since + kProofS) close(*peer);
+  }
 }
 
 void CoordinatorConnections::forget(const std::function<void(CoordinatorPeer&)>& closed) {
-  const auto is_closed = [](const auto& peer) { return peer->closed; };
-  if (std::none_of(peers_.begin(), peers_.end(), is_closed)) return;
+  if (!std::exchange(any_closed_, false)) return;
+  // Those that the callback closes are forgotten by the next call.
+  std::set<const CoordinatorPeer*> ended;
   for (const auto& peer : peers_) {
-    if (!peer->closed) continue;
-    strangers_ -= peer->proved_ ? 0 : 1;
+    if (peer->closed) ended.insert(peer.get());
+  }
+  for (const auto& peer : peers_) {
+    if (!ended.contains(peer.get())) continue;
+    strangers_ -= socket_of(*peer).proved ? 0 : 1;
     closed(*peer);
   }
-  std::erase_if(queued_, [](const CoordinatorPeer* peer) { return peer->closed; });
-  std::erase_if(peers_, is_closed);
+  std::erase_if(queued_, [&](const SocketPeer* peer) { return ended.contains(peer); });
+  std::erase_if(peers_, [&](const auto& peer) { return ended.contains(peer.get()); });
 }
 
 launch::Fd listen_on(const std::string& address, int port, std::string& why) {

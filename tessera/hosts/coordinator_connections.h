@@ -14,51 +14,26 @@
 
 #include <sys/epoll.h>
 
+#include "tessera/hosts/coordinator_links.h"
 #include "tessera/hosts/frames.h"
-#include "tessera/hosts/host_facts.h"
 #include "tessera/hosts/secret.h"
 #include "tessera/launch/shared_files.h"
 
 namespace tessera::hosts {
 
-/// One connection, and the host at its other end once that has joined.
-struct CoordinatorPeer {
-  std::string from;     ///< address of the other side
-  double heard = 0.0;   ///< when the last bytes arrived
-  bool closed = false;  ///< set to end the connection
-
-  int host = -1, first = 0, ranks = 0;  ///< host: -1 until it has joined
-  std::string name;
-  HostFacts facts;
-  bool has_facts = false;   ///< facts.facts are there
-  double arrived_at = 0.0;  ///< by the clock of the coordinator, seconds since 1970
-  std::string folder =
-      "?";  ///< whether it sees the run folder: "shared", "own", "-"; "?": not asked
-  bool has_left = false;
-  [[nodiscard]] bool is_host() const { return host >= 0; }
-
- private:
-  friend class CoordinatorConnections;
-  launch::Fd fd_;
-  bool proved_ = false;
-  Greeting greeting_;
-  std::string proof_;  // received part of the client's proof
-  FrameBuffer in_;
-  std::string out_;
-  double since_ = 0.0;
-  bool queued_ = false;         // in CoordinatorConnections::queued_
-  bool waits_to_send_ = false;  // the kernel tells when more can be sent
-};
+/// A connection on a socket.
+struct SocketPeer;
 
 /// Accepts connections on a listening socket and closes those that do not prove within some seconds
 /// that they belong to the job. Threads: one, except for wake().
-class CoordinatorConnections {
+class CoordinatorConnections : public CoordinatorLinks {
  public:
   using OnFrame = std::function<void(CoordinatorPeer& peer, const Frame& frame)>;
   using Tell = std::function<void(const std::string& text)>;
   /// `world`: number of ranks of the job; many more connections without a proof are closed at once.
   CoordinatorConnections(
       launch::Fd listener, const Secret& secret, int world, OnFrame on_frame, Tell tell);
+  ~CoordinatorConnections() override;
 
   /// Ends a wait(). From any thread.
   void wake() const;
@@ -66,7 +41,8 @@ class CoordinatorConnections {
   /// Error that it throws closes that connection and is logged.
   void wait(double deadline);
   /// Queues bytes for a peer; flush() sends them.
-  void send(CoordinatorPeer& peer, std::string_view bytes);
+  void send(CoordinatorPeer& peer, std::string_view bytes) override;
+  void close(CoordinatorPeer& peer) override;
   /// Sends what was queued, as far as the other sides receive it. A peer that receives nothing of
   /// many bytes is closed.
   void flush();
@@ -75,21 +51,20 @@ class CoordinatorConnections {
   void look(double now);
   /// Calls `closed` for every closed connection, then forgets them.
   void forget(const std::function<void(CoordinatorPeer& peer)>& closed);
-  [[nodiscard]] const std::vector<std::unique_ptr<CoordinatorPeer>>& peers() const {
+  [[nodiscard]] const std::vector<std::unique_ptr<CoordinatorPeer>>& peers() const override {
     return peers_;
   }
-  /// Processes of tessera that do not belong to this job, each once: hosts that were started in
-  /// another way, perhaps.
-  [[nodiscard]] const std::vector<Mismatch>& strangers_of_tessera() const { return rejected_; }
+  [[nodiscard]] const std::vector<Mismatch>& strangers_of_tessera() const override {
+    return rejected_;
+  }
 
  private:
   void accept_all();
-  void receive(CoordinatorPeer& peer);
-  void take(CoordinatorPeer& peer, std::string_view bytes);
-  void flush(CoordinatorPeer& peer);
-  void close(CoordinatorPeer& peer);
-  void check_proof(CoordinatorPeer& peer);
-  [[noreturn]] void reject(const CoordinatorPeer& peer, const Introduction& about);
+  void receive(SocketPeer& peer);
+  void take(SocketPeer& peer, std::string_view bytes);
+  void flush(SocketPeer& peer);
+  void check_proof(SocketPeer& peer);
+  [[noreturn]] void reject(const SocketPeer& peer, const Introduction& about);
   void watch(int fd, void* what, bool sends, int operation) const;
 
   launch::Fd listener_, epoll_, wake_read_, wake_write_;
@@ -98,8 +73,9 @@ class CoordinatorConnections {
   OnFrame on_frame_;
   Tell tell_;
   std::vector<std::unique_ptr<CoordinatorPeer>> peers_;
-  std::vector<CoordinatorPeer*> queued_;  ///< have bytes to send
-  std::size_t strangers_ = 0;             ///< connections without a proof
+  std::vector<SocketPeer*> queued_;  ///< have bytes to send
+  std::size_t strangers_ = 0;        ///< connections without a proof
+  bool any_closed_ = false;          ///< forget() has something to do
   bool accepts_ = true, told_of_limit_ = false;
   std::vector<Mismatch> rejected_;
   std::set<std::string> told_;  ///< notices, each of which is told once

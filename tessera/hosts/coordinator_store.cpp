@@ -13,7 +13,7 @@ constexpr std::size_t kMostKeys = 1U << 20;
 }  // namespace
 
 CoordinatorStore::CoordinatorStore(std::map<std::string, std::string> values,
-                                   CoordinatorConnections& connections)
+                                   CoordinatorLinks& connections)
     : values_(std::move(values)), connections_(connections) {}
 
 void CoordinatorStore::set(const std::string& key, const std::string& value) {

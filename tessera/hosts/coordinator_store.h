@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "tessera/hosts/coordinator_connections.h"
+#include "tessera/hosts/coordinator_links.h"
 
 namespace tessera::hosts {
 
@@ -13,7 +13,7 @@ namespace tessera::hosts {
 class CoordinatorStore {
  public:
   /// `values`: those that are there from the beginning; `connections` must outlive this object.
-  CoordinatorStore(std::map<std::string, std::string> values, CoordinatorConnections& connections);
+  CoordinatorStore(std::map<std::string, std::string> values, CoordinatorLinks& connections);
   /// Throws Error{Comm} for too many values.
   void set(const std::string& key, const std::string& value);
   void get(CoordinatorPeer& peer, const std::string& key);
@@ -24,7 +24,7 @@ class CoordinatorStore {
   void answer(CoordinatorPeer& peer, const std::string& key);
 
   std::map<std::string, std::string> values_;
-  CoordinatorConnections& connections_;
+  CoordinatorLinks& connections_;
   std::multimap<std::string, CoordinatorPeer*> waiting_;
 };
 

@@ -68,8 +68,9 @@ CopyServers::CopyServers(const RemoteOptions& options)
 CopyServers::~CopyServers() = default;
 
 void CopyServers::start(const HostPool& pool) {
+  const std::map<std::string, int> before = indices();
   for (const HostSlots& host : pool) {
-    if (of(host.name) == nullptr) start_one(host.name);
+    if (!before.contains(host.name)) start_one(host.name);
   }
   await_all(now_s() + kStartS);
   std::erase_if(processes_, [this](const auto& process) {
@@ -79,6 +80,9 @@ void CopyServers::start(const HostPool& pool) {
         process->place.host));
     return true;
   });
+  index_ = indices();
+  all_of_ = static_cast<std::size_t>(std::ranges::count_if(
+      pool, [this](const HostSlots& host) { return index_.contains(host.name); }));
 }
 
 void CopyServers::start_one(const std::string& host) {
@@ -162,32 +166,38 @@ FoundCopies CopyServers::find() {
   return find_copies(all);
 }
 
-const CopyServers::Process* CopyServers::of(const std::string& host) const {
-  const auto found = std::ranges::find_if(
-      processes_, [&](const auto& process) { return process->place.host == host; });
-  return found == processes_.end() ? nullptr : found->get();
+std::map<std::string, int> CopyServers::indices() const {
+  std::map<std::string, int> out;
+  for (std::size_t i = 0; i < processes_.size(); ++i)
+    out.emplace(processes_[i]->place.host, static_cast<int>(i));
+  return out;
 }
 
 CopyPart CopyServers::part_of(const HostPool& pool, int host, const CopySet& from) const {
   CopyPart part;
   part.from = from;
-  const auto count = static_cast<int>(pool.size());
-  for (const auto& process : processes_)
-    part.places.push_back(process->place);
-  const auto index_of = [&](int at) {
-    const std::string& name = pool[static_cast<std::size_t>(at)].name;
-    for (std::size_t i = 0; i < processes_.size(); ++i) {
-      if (processes_[i]->place.host == name) return static_cast<int>(i);
-    }
-    return -1;
+  // Without a set to begin with, a host asks only its own server and that of its neighbour.
+  const bool all_places = from.exists();
+  const auto add = [&](int index) {
+    if (all_places) return index;
+    const CopyPlace& place = processes_[static_cast<std::size_t>(index)]->place;
+    part.places.push_back(place);
+    return static_cast<int>(part.places.size()) - 1;
   };
-  bool all = true;
-  for (int at = 0; at < count; ++at)
-    all = all && index_of(at) >= 0;
-  if (all) {
-    part.own = index_of(host);
-    part.neighbour = index_of((host + 1) % count);
+  if (all_places) {
+    for (const auto& process : processes_)
+      part.places.push_back(process->place);
   }
+  if (all_of_ != pool.size()) return part;
+  const auto index_of = [&](std::size_t at) {
+    const auto found = index_.find(pool[at].name);
+    return found == index_.end() ? -1 : found->second;
+  };
+  const auto at = static_cast<std::size_t>(host);
+  const int own = index_of(at), next = index_of((at + 1) % pool.size());
+  if (own < 0 || next < 0) return part;
+  part.own = add(own);
+  part.neighbour = next == own ? part.own : add(next);
   return part;
 }
 

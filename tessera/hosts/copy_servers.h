@@ -3,6 +3,7 @@
 // keeps them while the ranks start again and again.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,18 +35,23 @@ class CopyServers {
   /// Asks all servers, and forgets those that do not answer within two seconds.
   FoundCopies find();
   /// Returns the part of host `host` of the pool. It is empty if some host of the pool has no
-  /// server: then no copies are made. `from`: the set that the ranks begin with.
+  /// server: then no copies are made. `from`: the set that the ranks begin with; if there is none,
+  /// the part names no other servers than that host's own and its neighbour's. Call start() first.
   [[nodiscard]] CopyPart part_of(const HostPool& pool, int host, const CopySet& from) const;
 
  private:
   struct Process;
   void start_one(const std::string& host);
   void await_all(double deadline);
-  [[nodiscard]] const Process* of(const std::string& host) const;
+  [[nodiscard]] std::map<std::string, int> indices() const;
 
   const RemoteOptions& options_;
   std::string coordinator_;
   std::vector<std::unique_ptr<Process>> processes_;
+  // As of the last start(): processes_ by the names of their hosts, and the hosts of the pool that
+  // have one.
+  std::map<std::string, int> index_;
+  std::size_t all_of_ = 0;
 };
 
 }  // namespace tessera::hosts

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/hosts/absent_hosts.h"
 #include "tessera/hosts/copy_servers.h"
+#include "tessera/hosts/ssh_reach.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/supervisor.h"
 
@@ -38,10 +39,26 @@ HostPool share_slots(HostPool pool, int slots) {
   return pool;
 }
 
+/// Processes on hosts that are reached over ssh.
+class RealWorld final : public ElasticWorld {
+ public:
+  explicit RealWorld(const RemoteOptions& options) : reach_(options) {}
+  HostsEnd run(const RemoteOptions& options) override { return run_job_on_hosts(options); }
+  [[nodiscard]] double now() const override { return now_s(); }
+  void sleep(double seconds) override {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  }
+  void try_to_reach(const std::string& host) override { reach_.try_to_reach(host); }
+  std::optional<bool> reached(const std::string& host) override { return reach_.reached(host); }
+
+ private:
+  SshReach reach_;
+};
+
 class ElasticJob {
  public:
-  ElasticJob(const RemoteOptions& options, const ElasticOptions& elastic)
-      : options_(options), elastic_(elastic), absent_(options_, elastic.probe_s) {
+  ElasticJob(const RemoteOptions& options, const ElasticOptions& elastic, ElasticWorld& world)
+      : options_(options), elastic_(elastic), world_(world), absent_(world, elastic.probe_s) {
     if (!options_.secret) options_.secret = random_secret();
     if (elastic.peer_copies) copies_.emplace(options_);
   }
@@ -67,7 +84,7 @@ class ElasticJob {
       if (end.error) options_.notice(end.error->what);
       absent_.welcome();
       for (const std::string& name : end.lost)
-        absent_.add(name);
+        absent_.add(name, world_.now());
       if (copies_) copies_->forget(end.lost);
       choice = wait_for_enough();
       if (!choice) return too_few(end);
@@ -103,7 +120,7 @@ class ElasticJob {
     now.words.insert(now.words.end(), choice.words.begin(), choice.words.end());
     now.generation = generation_;
     ranks_ = num_slots(choice.pool);
-    started_at_ = now_s();
+    started_at_ = world_.now();
     now.pause = [this] { return more_hosts(); };
     if (copies_) {
       copies_->start(choice.pool);
@@ -111,15 +128,15 @@ class ElasticJob {
         return copies_->part_of(choice.pool, host, found_.complete);
       };
     }
-    return run_job_on_hosts(now);
+    return world_.run(now);
   }
 
   /// Returns true if a host that came back makes more ranks possible.
   bool more_hosts() {
     show_life();
-    const bool changed = absent_.look();
+    const bool changed = absent_.look(world_.now());
     news_ = news_ || changed;
-    if (!news_ || now_s() < started_at_ + elastic_.min_time_s) return false;
+    if (!news_ || world_.now() < started_at_ + elastic_.min_time_s) return false;
     news_ = false;
     const auto larger = choose_hosts_of(absent_.left(options_.pool, true), elastic_);
     paused_ = larger && num_slots(larger->pool) > ranks_;
@@ -132,11 +149,11 @@ class ElasticJob {
     if (choice || absent_.none()) return choice;
     options_.notice(fmt::format("the hosts that are left are too few; waiting for others for {} s",
                                 elastic_.patience_s));
-    const double deadline = now_s() + elastic_.patience_s;
-    while (!choice && now_s() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const double deadline = world_.now() + elastic_.patience_s;
+    while (!choice && world_.now() < deadline) {
+      world_.sleep(kTickS);
       show_life();
-      if (!absent_.look()) continue;
+      if (!absent_.look(world_.now())) continue;
       absent_.welcome();
       choice = choose_hosts_of(absent_.left(options_.pool, false), elastic_);
     }
@@ -169,8 +186,8 @@ class ElasticJob {
   }
 
   void show_life() {
-    if (!copies_ || now_s() < life_shown_at_ + kLifeS) return;
-    life_shown_at_ = now_s();
+    if (!copies_ || world_.now() < life_shown_at_ + kLifeS) return;
+    life_shown_at_ = world_.now();
     copies_->show_life();
   }
 
@@ -180,9 +197,11 @@ class ElasticJob {
   }
 
   static constexpr double kLifeS = 5.0;
+  static constexpr double kTickS = 0.05;
 
   RemoteOptions options_;
   ElasticOptions elastic_;
+  ElasticWorld& world_;
   AbsentHosts absent_;
   std::optional<CopyServers> copies_;
   FoundCopies found_;
@@ -210,10 +229,17 @@ std::optional<ElasticChoice> choose_hosts_of(const HostPool& pool, const Elastic
   return std::nullopt;
 }
 
-HostsEnd run_elastic(const RemoteOptions& options, const ElasticOptions& elastic) {
+HostsEnd run_elastic(const RemoteOptions& options,
+                     const ElasticOptions& elastic,
+                     ElasticWorld& world) {
   ElasticOptions bounded = elastic;
   if (bounded.min_hosts == 0) bounded.min_hosts = static_cast<int>(options.pool.size());
-  return ElasticJob(options, bounded).run();
+  return ElasticJob(options, bounded, world).run();
+}
+
+HostsEnd run_elastic(const RemoteOptions& options, const ElasticOptions& elastic) {
+  RealWorld world(options);
+  return run_elastic(options, elastic, world);
 }
 
 }  // namespace tessera::hosts

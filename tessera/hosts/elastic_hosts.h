@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/hosts/absent_hosts.h"
 #include "tessera/hosts/hostfile.h"
 #include "tessera/hosts/run_on_hosts.h"
 
@@ -39,6 +40,16 @@ struct ElasticChoice {
 /// number of slots.
 std::optional<ElasticChoice> choose_hosts_of(const HostPool& pool, const ElasticOptions& options);
 
+/// What an elastic job needs of the world: hosts that can be reached, starts of its ranks, and
+/// time. A simulation is one, too (simulated_hosts.h).
+class ElasticWorld : public ReachHosts {
+ public:
+  /// Runs the ranks once, as run_job_on_hosts() does.
+  virtual HostsEnd run(const RemoteOptions& options) = 0;
+  [[nodiscard]] virtual double now() const = 0;
+  virtual void sleep(double seconds) = 0;
+};
+
 /// Runs the job of `options` again and again, as run_on_hosts() does, until it ends for another
 /// reason than a lost rank or host, a signal stops it, or the restarts are used up; returns how it
 /// ended. Every start resumes from the copies that the memories of the hosts complete, or else
@@ -46,5 +57,9 @@ std::optional<ElasticChoice> choose_hosts_of(const HostPool& pool, const Elastic
 /// reached again and makes more ranks possible, the ranks save and end, and start again with it.
 /// Throws Error{Config} if no number of slots of the pool is possible.
 HostsEnd run_elastic(const RemoteOptions& options, const ElasticOptions& elastic);
+/// The same in another world.
+HostsEnd run_elastic(const RemoteOptions& options,
+                     const ElasticOptions& elastic,
+                     ElasticWorld& world);
 
 }  // namespace tessera::hosts

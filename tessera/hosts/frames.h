@@ -54,6 +54,11 @@ class FrameWriter {
     return *this;
   }
   FrameWriter& text(std::string_view value);
+  /// Bytes without their number.
+  FrameWriter& raw(std::string_view bytes) {
+    bytes_ += bytes;
+    return *this;
+  }
   /// Returns the whole frame: length, type and body.
   [[nodiscard]] std::string finish() const;
 

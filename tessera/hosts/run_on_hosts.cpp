@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fcntl.h>
@@ -148,7 +149,11 @@ class Agents {
     coordinator.address = master_address(options);
     coordinator.port = options.master_port;
     coordinator.secret = secret_.secret;
-    coordinator.world_size = num_slots(options.pool);
+    for (const HostSlots& host : options.pool) {
+      first_ranks_.push_back(world_size_);
+      world_size_ += static_cast<int>(host.slots.size());
+    }
+    coordinator.world_size = world_size_;
     coordinator.join_timeout_s = options.join_timeout_s;
     coordinator.notice = options.notice;
     coordinator.table = options.table;
@@ -224,10 +229,9 @@ class Agents {
     AgentJob job{{}, options_.words};
     job.part.host = static_cast<int>(i);
     job.part.hosts = static_cast<int>(options_.pool.size());
-    for (std::size_t before = 0; before < i; ++before)
-      job.part.first_rank += static_cast<int>(options_.pool[before].slots.size());
+    job.part.first_rank = first_ranks_[i];
     job.part.local_ranks = static_cast<int>(options_.pool[i].slots.size());
-    job.part.world_size = num_slots(options_.pool);
+    job.part.world_size = world_size_;
     job.part.name = options_.pool[i].name;
     job.part.master = address_;
     job.part.port = coordinator_ ? coordinator_->port() : 0;
@@ -431,11 +435,16 @@ class Agents {
     kill_all();
   }
 
+  [[nodiscard]] std::set<int> lost_by_coordinator() const {
+    const std::vector<int> lost = coordinator_->lost_hosts();
+    return {lost.begin(), lost.end()};
+  }
+
   [[nodiscard]] bool only_lost_remain() const {
     if (!coordinator_->ready()) return false;
-    const std::vector<int> lost = coordinator_->lost_hosts();
+    const std::set<int> lost = lost_by_coordinator();
     for (std::size_t i = 0; i < agents_.size(); ++i) {
-      const bool is_lost = std::find(lost.begin(), lost.end(), static_cast<int>(i)) != lost.end();
+      const bool is_lost = lost.contains(static_cast<int>(i));
       if (!agents_[i].ended && !is_lost) return false;
     }
     return true;
@@ -444,10 +453,10 @@ class Agents {
   /// Notes which hosts were lost, before this process itself ends any.
   void note_lost() {
     if (std::exchange(noted_, true)) return;
-    const std::vector<int> lost = coordinator_->lost_hosts();
+    const std::set<int> lost = lost_by_coordinator();
     for (std::size_t i = 0; i < agents_.size(); ++i) {
       const Agent& agent = agents_[i];
-      const bool by_head = std::find(lost.begin(), lost.end(), static_cast<int>(i)) != lost.end();
+      const bool by_head = lost.contains(static_cast<int>(i));
       if (by_head || (agent.ended ? never_ran(agent) : did_not_arrive()))
         lost_.push_back(agent.host);
     }
@@ -529,6 +538,8 @@ class Agents {
   const AgentSecret secret_;
   const files::TempDir scratch_;
   std::string address_;
+  std::vector<int> first_ranks_;  // by host
+  int world_size_ = 0;
   std::optional<Coordinator> coordinator_;
   std::vector<Agent> agents_;
   Outputs outputs_;

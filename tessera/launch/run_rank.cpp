@@ -68,7 +68,8 @@ bool claim_report(ControlPage& control, int rank) {
 std::vector<std::string> report_of(ControlPage& control) {
   std::vector<std::string> lines = {failure_text(control)};
   for (int rank = 0; rank < static_cast<int>(control.ranks); ++rank) {
-    if (static_cast<std::uint32_t>(rank) == control.abort_rank) continue;
+    if (static_cast<std::uint32_t>(rank) == control.abort_rank || !is_known(control, rank))
+      continue;
     lines.push_back(remote_line(rank, control.line(rank)));
   }
   return lines;

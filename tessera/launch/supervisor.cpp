@@ -232,6 +232,7 @@ void Supervisor::report(int code) const {
   if (options_.part && options_.part->is_agent && options_.part->host != 0) return;
   std::vector<std::string> lines = {first_entry()};
   for (int rank = 0; rank < static_cast<int>(control_.ranks); ++rank) {
+    if (child_of(rank) == nullptr && !is_known(control_, rank)) continue;
     if (rank != failed_rank_ || stopped_at_once_ != 0) lines.push_back(rank_line(rank));
   }
   options_.report(lines, code);

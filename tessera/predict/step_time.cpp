@@ -245,7 +245,8 @@ class Prediction {
                     fmt::format("{}: tiers.disk: the rates are missing, and {} rest on a disk",
                                 machine_.name,
                                 layout_.offload ? "masters and states" : "weights"),
-                    "add tiers.disk with read and write to the machine's file");
+                    "tessera bench io DIR measures them; add tiers.disk with read and write to the "
+                    "machine's file");
     return tier->second;
   }
   /// Bytes on the disk of a rank's part of `numel` weights of a block.

@@ -236,7 +236,13 @@ std::string length_line(const planner::PlanWithData& plan, const TableFacts& fac
     return out;
   }
   const auto samples = static_cast<double>(samples_of_steps(plan, facts.train_samples));
-  const double tokens = samples * static_cast<double>(plan.data().sequence_length);
+  const double positions = samples * static_cast<double>(plan.data().sequence_length);
+  // Samples that are padded have fewer tokens than positions.
+  const double in_data = facts.train_samples > 0
+                             ? samples * static_cast<double>(facts.train_tokens) /
+                                   static_cast<double>(facts.train_samples)
+                             : 0.0;
+  const double tokens = in_data > 0 ? std::min(positions, in_data) : positions;
   std::string out = fmt::format("{}, {} {}, {:.2f} passes over the data",
                                 plural(plan.course().max_steps, "step"),
                                 text::count(tokens),
@@ -247,7 +253,8 @@ std::string length_line(const planner::PlanWithData& plan, const TableFacts& fac
                          static_cast<double>(std::max<std::int64_t>(plan.course().max_steps, 1));
     out +=
         fmt::format("; about {}{} at {} {}/s, {}",
-                    text::duration(tokens * share / facts.tokens_per_s),
+                    text::duration((facts.speed_is_estimated ? positions : tokens) * share /
+                                   facts.tokens_per_s),
                     left,
                     text::count(facts.tokens_per_s),
                     unit_of(plan),

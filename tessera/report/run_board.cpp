@@ -62,6 +62,8 @@ std::string numbers_of(const json::Value& run) {
   add("lr", [](double v) { return fmt::format("lr {:.2e}", v); });
   add("grad_norm", [](double v) { return fmt::format("gnorm {:.3f}", v); });
   add("tokens_per_s", [](double v) { return text::count(v) + " tok/s"; });
+  add("padding_share", [](double v) { return fmt::format("padding {:.0f}%", 100 * v); });
+  add("matrix_share", [](double v) { return fmt::format("MFU {:.0f}%", 100 * v); });
   add("mem_peak_bytes", [](double v) {
     return "mem " + text::bytes(static_cast<std::uint64_t>(std::clamp(v, 0.0, 1e18)));
   });

@@ -339,6 +339,8 @@ json::Value RunView::summary() const {
                               "grad_norm",
                               "tokens",
                               "tokens_per_s",
+                              "padding_share",
+                              "matrix_share",
                               "step_ms",
                               "data_ms",
                               "forward_ms",

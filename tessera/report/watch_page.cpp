@@ -61,7 +61,7 @@ const byId = id => document.getElementById(id);
 const token = new URLSearchParams(location.search).get('token') || '';
 const colors = ['#4c78a8', '#f58518', '#54a24b', '#e45756', '#72b7b2', '#b279a2', '#9d755d', '#bab0ac'];
 const notDrawn = new Set(['step', 'samples', 'tokens', 'time', 'epoch']);
-const first = ['loss', 'lr', 'grad_norm', 'tokens_per_s', 'step_ms', 'mem_peak_bytes'];
+const first = ['loss', 'lr', 'grad_norm', 'tokens_per_s', 'matrix_share', 'padding_share', 'step_ms', 'mem_peak_bytes'];
 const hidden = new Set();
 let runs = [];
 

@@ -91,6 +91,12 @@ class Searcher {
     predict();
     for (auto& [why, skipped] : skipped_)
       found_.not_tried.push_back({why, skipped.first, skipped.second});
+    if (space_.own().offload == Offload::AsGiven)
+      found_.not_tried.push_back(
+          {"the optimizer and the weights on a disk: no folder is given, with "
+           "zero_optimization.offload_optimizer.nvme_path",
+           0,
+           ""});
     found_.not_tried.push_back({"gpipe takes as long as 1f1b and keeps more activations", 0, ""});
     require_some();
     return std::move(found_);
@@ -118,13 +124,42 @@ class Searcher {
           choice.sequence = sequence;
           choice.context = context;
           choice.ulysses = ulysses;
-          if (options_.cores > 0 && !options_.fixed.threads)
-            choice.threads = std::max(1, options_.cores / n);
-          pipelines(choice);
+          for (const int threads : threads_of(n)) {
+            choice.threads = threads;
+            pipelines(choice);
+          }
         }
       }
     }
     found_.choices = all_.size();
+  }
+
+  /// All cores, and half of them: products of few elements are not faster with more.
+  [[nodiscard]] std::vector<int> threads_of(int n) const {
+    if (options_.cores == 0 || options_.fixed.threads) return {space_.own().threads};
+    const int all = std::max(1, options_.cores / n);
+    return all > 1 ? std::vector<int>{all, all / 2} : std::vector<int>{all};
+  }
+
+  /// Ranks that share the experts of a layer.
+  [[nodiscard]] std::vector<int> experts_of(int data) const {
+    const Choice& own = space_.own();
+    if (space_.experts() == 0) return {0};
+    if (options_.fixed.expert)
+      return data % own.expert == 0 ? std::vector<int>{own.expert} : std::vector<int>();
+    std::vector<int> out;
+    for (const std::int64_t size : divisors(data)) {
+      if (size <= space_.experts()) out.push_back(static_cast<int>(size));
+    }
+    return out;
+  }
+
+  [[nodiscard]] std::vector<Offload> offloads(int stage) const {
+    const Offload own = space_.own().offload;
+    if (own == Offload::AsGiven || options_.fixed.offload) return {own};
+    std::vector<Offload> out = {Offload::None, Offload::Optimizer};
+    if (stage == 3) out.push_back(Offload::Weights);
+    return out;
   }
 
   [[nodiscard]] std::vector<std::tuple<std::string, int, bool>> tensors(int n) const {
@@ -213,7 +248,13 @@ class Searcher {
         for (const Recompute kind : {Recompute::None, Recompute::Selective, Recompute::Full}) {
           if (options_.fixed.recompute && kind != space_.own().recompute) continue;
           choice.recompute = kind;
-          add(choice, bubble);
+          for (const Offload offload : offloads(stage)) {
+            choice.offload = offload;
+            for (const int expert : experts_of(data)) {
+              choice.expert = expert;
+              add(choice, bubble);
+            }
+          }
         }
       }
     }
@@ -233,7 +274,8 @@ class Searcher {
                                 choice.sequence,
                                 choice.context,
                                 choice.ulysses,
-                                choice.threads);
+                                choice.threads,
+                                choice.expert);
     const auto [at, is_new] = shapes_.try_emplace(key);
     if (!is_new) return at->second;
     ShapeWork& out = at->second;
@@ -242,7 +284,9 @@ class Searcher {
     one.schedule = "1f1b";
     one.zero = 0;
     one.recompute = Recompute::None;
-    one.ranks = choice.tensor * choice.context;
+    one.offload = Offload::None;
+    if (choice.offload == Offload::AsGiven) one.offload = Offload::AsGiven;
+    one.ranks = choice.tensor * choice.context * std::max(1, choice.expert);
     one.accumulation = 1;
     // Grids share the samples too.
     out.unit = one.micro = choice.mode == "1d" ? 1 : choice.tensor;
@@ -307,10 +351,15 @@ class Searcher {
         0.9;  // of an estimate that knows no padding and no embedding's stage
     const double data = choice.data();
     const double elements = work.elements / choice.pipeline;
-    const double weights = elements * working_bytes_ / (choice.zero == 3 ? data : 1);
+    const double weights = choice.offload == Offload::Weights
+                               ? 0
+                               : elements * working_bytes_ / (choice.zero == 3 ? data : 1);
     const double gradients = elements * sum_bytes_ / data;
     const double masters = working_bytes_ < 4 ? 4 : 0;
-    const double optimizer = elements * (masters + 4 * states_) / (choice.zero > 0 ? data : 1);
+    const bool offloaded =
+        choice.offload == Offload::Optimizer || choice.offload == Offload::Weights;
+    const double optimizer = (offloaded ? 1 - space_.offloaded_share() : 1.0) * elements *
+                             (masters + 4 * states_) / (choice.zero > 0 ? data : 1);
     const double samples = static_cast<double>(choice.micro) / static_cast<double>(work.unit);
     const double live =
         static_cast<double>(std::min<std::int64_t>(choice.accumulation, choice.pipeline));
@@ -399,7 +448,9 @@ class Searcher {
                                 choice.chunks,
                                 choice.zero,
                                 choice.recompute,
-                                choice.accumulation > 1);
+                                choice.accumulation > 1,
+                                choice.expert,
+                                choice.offload);
     const auto [at, is_new] = rules_.try_emplace(key);
     if (is_new) {
       try {
@@ -439,9 +490,10 @@ class Searcher {
   std::int64_t batch_ = 0, length_ = 0, heads_ = 0;
   int blocks_ = 0, states_ = 0;
   double working_bytes_ = 4, sum_bytes_ = 4;
-  std::map<std::tuple<int, std::string, bool, int, bool, int>, ShapeWork> shapes_;
-  std::map<std::tuple<int, std::string, int, bool, std::string, int, int, Recompute, bool>,
-           std::string>
+  std::map<std::tuple<int, std::string, bool, int, bool, int, int>, ShapeWork> shapes_;
+  std::map<
+      std::tuple<int, std::string, int, bool, std::string, int, int, Recompute, bool, int, Offload>,
+      std::string>
       rules_;
   std::map<std::string, std::pair<std::size_t, std::string>> skipped_;
   std::vector<Bounded> all_;

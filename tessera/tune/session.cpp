@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <future>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -120,7 +121,9 @@ class Session {
                            fixed.micro,
                            fixed.recompute,
                            fixed.threads,
-                           fixed.bucket})
+                           fixed.bucket,
+                           fixed.expert,
+                           fixed.offload})
       all += one ? '1' : '0';
     all += fmt::format(" {} {}", space_.own().ranks, space_.machine().name);
     std::uint64_t hash = 0;
@@ -170,7 +173,7 @@ class Session {
   void measure_own() {
     if (tried(space_.own())) return;
     try {
-      measure(candidate_of(space_, space_.own(), options_.search.metric),
+      measure({candidate_of(space_, space_.own(), options_.search.metric)},
               "the configuration's own");
     } catch (const Error& error) {
       tell(fmt::format("trial 0     the configuration's own layout is not measured: {}",
@@ -187,16 +190,19 @@ class Session {
       return end(fmt::format("{} trials brought nothing better", since_best_));
     if (now_s() - begin_ > options_.budget_s) return end("the budget is used");
     if (options_.interrupted && options_.interrupted()) return end("it was interrupted");
-    auto next = waiting_.begin();
     if (options_.order == TuneOptions::Order::ModelBased) {
-      next = std::ranges::min_element(
+      std::ranges::stable_sort(
           waiting_, {}, [&](const Candidate& one) { return expected(one).first; });
       const bool hopeless = out_.winner && std::ranges::all_of(waiting_, [&](const Candidate& one) {
                               return expected(one).second > out_.trials[*out_.winner].value;
                             });
       if (hopeless) return end("no other candidate is likely to be better");
     }
-    measure(*next, "");
+    const std::size_t most = std::min(std::max<std::size_t>(1, options_.hosts.size()),
+                                      options_.most_trials - out_.trials.size());
+    measure({waiting_.begin(),
+             waiting_.begin() + static_cast<std::ptrdiff_t>(std::min(most, waiting_.size()))},
+            "");
   }
 
   // The best layout with other buckets: no prediction tells them apart.
@@ -207,44 +213,64 @@ class Session {
     for (const std::int64_t bucket : options_.buckets) {
       if (options_.interrupted && options_.interrupted()) return;
       if (out_.trials.size() >= options_.most_trials) return;
+      if (now_s() - begin_ > options_.budget_s) return;
       Choice choice = best;
       choice.bucket = bucket;
       if (!tried(choice))
-        measure(candidate_of(space_, choice, options_.search.metric), "its buckets");
+        measure({candidate_of(space_, choice, options_.search.metric)}, "its buckets");
     }
   }
 
   void end(std::string why) { out_.why_ended = std::move(why); }
 
-  void measure(const Candidate& candidate, const std::string& what) {
-    Trial trial;
-    trial.choice = candidate.choice;
-    trial.predicted = candidate.value;
-    trial.expected = expected(candidate).first;
+  /// Runs trials at once, one on each host.
+  void measure(const std::vector<Candidate>& candidates, const std::string& what) {
+    std::vector<std::future<TrialResult>> results;
+    std::vector<Trial> trials;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      Trial& trial = trials.emplace_back();
+      trial.choice = candidates[i].choice;
+      trial.predicted = candidates[i].value;
+      trial.expected = expected(candidates[i]).first;
+      // One alone runs in this thread, when its result is asked for.
+      results.push_back(std::async(
+          candidates.size() > 1 ? std::launch::async : std::launch::deferred,
+          [this,
+           config = with_choice(space_.source(), candidates[i].choice),
+           one = options_of(candidates[i].choice, i)] { return options_.run(config, one); }));
+    }
+    for (std::size_t i = 0; i < trials.size(); ++i) {
+      Trial& trial = trials[i];
+      trial.result = results[i].get();
+      if (trial.result.outcome == Outcome::Measured || trial.result.outcome == Outcome::Stopped)
+        trial.value = value_of(trial.result, trial.choice, space_, options_.search.metric);
+      tell(line_of(trial, out_.trials.size()) + (what.empty() ? "" : " (" + what + ")"));
+      if (trial.result.outcome == Outcome::Interrupted) end("it was interrupted");
+      take(std::move(trial));
+      write();
+    }
+  }
+
+  /// The options of the `i`-th trial of those that begin now.
+  [[nodiscard]] TrialOptions options_of(const Choice& choice, std::size_t i) const {
     TrialOptions one;
     one.command = options_.command;
-    if (options_.ranks_of) {
-      for (std::string& word : options_.ranks_of(candidate.choice))
-        one.command.push_back(std::move(word));
-    }
-    one.folder = options_.folder / "trials" / std::to_string(out_.trials.size());
+    const auto add = [&](std::vector<std::string> words) {
+      std::ranges::move(words, std::back_inserter(one.command));
+    };
+    if (options_.ranks_of) add(options_.ranks_of(choice));
+    if (!options_.hosts.empty()) add(options_.hosts[i % options_.hosts.size()]);
+    one.folder = options_.folder / "trials" / std::to_string(out_.trials.size() + i);
     one.first_step = options_.first_step;
     one.steps = options_.steps;
     one.interrupted = options_.interrupted;
     one.most_seconds = std::max(60.0, options_.budget_s);
-    if (out_.winner && options_.search.metric != Metric::Memory)
-      one.clearly_slower_s = kClearlySlower * out_.trials[*out_.winner].result.step_s *
-                             out_.trials[*out_.winner].choice.ranks / candidate.choice.ranks;
-    if (options_.search.metric != Metric::Cost && out_.winner)
-      one.clearly_slower_s = kClearlySlower * out_.trials[*out_.winner].result.step_s;
-    trial.result = options_.run(with_choice(space_.source(), candidate.choice), one);
-    if (trial.result.outcome == Outcome::Measured || trial.result.outcome == Outcome::Stopped)
-      trial.value = value_of(trial.result, trial.choice, space_, options_.search.metric);
-    tell(line_of(trial, out_.trials.size()) + (what.empty() ? "" : " (" + what + ")"));
-    const bool interrupted = trial.result.outcome == Outcome::Interrupted;
-    take(std::move(trial));
-    write();
-    if (interrupted) end("it was interrupted");
+    if (!out_.winner || options_.search.metric == Metric::Memory) return one;
+    const Trial& best = out_.trials[*out_.winner];
+    one.clearly_slower_s = kClearlySlower * best.result.step_s;
+    if (options_.search.metric == Metric::Cost)
+      one.clearly_slower_s *= static_cast<double>(best.choice.ranks) / choice.ranks;
+    return one;
   }
 
   void take(Trial trial) {

@@ -40,9 +40,12 @@ struct TuneOptions {
   bool overwrite = false;            ///< forget the trials of an earlier search
   std::vector<std::string> command;  ///< TrialOptions::command
   std::function<std::vector<std::string>(const Choice&)> ranks_of = {};  ///< words of a trial
+  /// Words of a trial by which it runs on one of several hosts, for each host: as many trials run
+  /// at once. All hosts see `folder`. Empty: trials run on this host, one after the other.
+  std::vector<std::vector<std::string>> hosts = {};
   std::function<bool()> interrupted = {};
   std::function<void(const std::string& line)> tell = {};
-  /// Replaces run_trial() in tests.
+  /// Replaces run_trial() in tests. Called in several threads if there are several hosts.
   std::function<TrialResult(const json::Value& config, const TrialOptions& options)> run =
       run_trial;
 };

@@ -11,6 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/config/key_dialect.h"
 #include "tessera/config/overrides.h"
+#include "tessera/nn/block.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/pipeline/placement.h"
 #include "tessera/planner/data_plan.h"
@@ -26,6 +27,23 @@ constexpr std::array<const char*, 3> kRecompute = {"none", "selective", "full"};
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
 constexpr const char* kBucket = "zero_optimization.reduce_bucket_size";
+constexpr const char* kExpert = "parallel.expert";
+constexpr const char* kStateDevice = "zero_optimization.offload_optimizer.device";
+constexpr const char* kWeightDevice = "zero_optimization.offload_param.device";
+
+const char* device(bool on_disk) {
+  return on_disk ? "nvme" : "none";
+}
+
+/// The smallest number of experts of a layer; 0: the model has none.
+int experts_of(const planner::Plan& plan) {
+  std::int64_t out = 0;
+  for (const auto& info : nn::parameters_of(plan.model().resolved.model)) {
+    if (!info->stacked()) continue;
+    out = out == 0 ? info->shape.front() : std::min(out, info->shape.front());
+  }
+  return static_cast<int>(out);
+}
 
 json::Value integer(std::int64_t value) {
   return json::Value::integer(value);
@@ -59,6 +77,11 @@ Choice choice_of(const planner::Plan& plan) {
                                              : Recompute::None;
   out.threads = layout.threads;
   if (layout.bucket != std::numeric_limits<std::int64_t>::max()) out.bucket = layout.bucket;
+  if (experts_of(plan) > 0) out.expert = layout.expert_ranks;
+  if (layout.weight_offload)
+    out.offload = Offload::Weights;
+  else if (layout.offload)
+    out.offload = Offload::Optimizer;
   return out;
 }
 
@@ -80,6 +103,11 @@ std::vector<std::pair<std::string, json::Value>> keys_of(const Choice& choice) {
        word(kRecompute[static_cast<std::size_t>(choice.recompute)])}};
   if (choice.threads > 0) out.emplace_back("run.threads_per_rank", integer(choice.threads));
   if (choice.bucket > 0) out.emplace_back(kBucket, integer(choice.bucket));
+  if (choice.expert > 0) out.emplace_back(kExpert, integer(choice.expert));
+  if (choice.offload != Offload::AsGiven) {
+    out.emplace_back(kStateDevice, word(device(choice.offload != Offload::None)));
+    out.emplace_back(kWeightDevice, word(device(choice.offload == Offload::Weights)));
+  }
   return out;
 }
 
@@ -128,6 +156,9 @@ std::string text_of(const Choice& choice) {
     out += fmt::format(", recompute {}", kRecompute[static_cast<std::size_t>(choice.recompute)]);
   if (choice.threads > 0) out += fmt::format(", threads {}", choice.threads);
   if (choice.bucket > 0) out += fmt::format(", buckets {}", choice.bucket);
+  if (choice.expert > 1) out += fmt::format(", experts on {} ranks", choice.expert);
+  if (choice.offload == Offload::Optimizer) out += ", optimizer on disk";
+  if (choice.offload == Offload::Weights) out += ", optimizer and weights on disk";
   return out;
 }
 
@@ -178,6 +209,12 @@ Choice choice_from_json(const json::Value& value) {
       at == kRecompute.end() ? Recompute::None : static_cast<Recompute>(at - kRecompute.begin());
   if (value.find("run.threads_per_rank") != nullptr) out.threads = small("run.threads_per_rank");
   if (value.find(kBucket) != nullptr) out.bucket = number(kBucket);
+  if (value.find(kExpert) != nullptr) out.expert = small(kExpert);
+  if (value.find(kStateDevice) != nullptr) {
+    const bool states = need(kStateDevice).as_string() == device(true);
+    const bool weights = need(kWeightDevice).as_string() == device(true);
+    out.offload = weights ? Offload::Weights : states ? Offload::Optimizer : Offload::None;
+  }
   return out;
 }
 
@@ -194,7 +231,10 @@ Fixed fixed_of(const std::vector<std::string>& keys) {
       {kAccumulation, &Fixed::micro},
       {"activation_checkpointing.granularity", &Fixed::recompute},
       {"run.threads_per_rank", &Fixed::threads},
-      {kBucket, &Fixed::bucket}};
+      {kBucket, &Fixed::bucket},
+      {kExpert, &Fixed::expert},
+      {"zero_optimization.offload_optimizer", &Fixed::offload},
+      {"zero_optimization.offload_param", &Fixed::offload}};
   Fixed out;
   std::vector<std::string> names;
   for (const auto& [name, member] : known)
@@ -223,7 +263,9 @@ void add(Fixed& fixed, const Fixed& more) {
                                     &Fixed::micro,
                                     &Fixed::recompute,
                                     &Fixed::threads,
-                                    &Fixed::bucket})
+                                    &Fixed::bucket,
+                                    &Fixed::expert,
+                                    &Fixed::offload})
     fixed.*member = fixed.*member || more.*member;
 }
 
@@ -250,10 +292,46 @@ Space::Space(const json::Value& source,
       Unsupported,
       "the layouts of an elastic training are not searched: elasticity chooses its batch",
       "set elasticity.enabled to false for the search");
+  experts_ = experts_of(base_);
+  find_offload(ranks);
+}
+
+/// Finds what may rest on a disk, and where: the configuration names the folders, whether they are
+/// used or not.
+void Space::find_offload(int ranks) {
+  const auto has_folder = [&](const char* block) {
+    const json::Value* const zero = source_.find("zero_optimization");
+    const json::Value* const of =
+        zero != nullptr && zero->is_object() ? zero->find(block) : nullptr;
+    const json::Value* const path =
+        of != nullptr && of->is_object() ? of->find("nvme_path") : nullptr;
+    return path != nullptr && path->is_string() && !path->as_string().empty();
+  };
+  const bool states = has_folder("offload_optimizer"), weights = has_folder("offload_param");
+  if (!states && !weights) return;
+  json::Value source = source_;
+  const auto set = [&](const char* key, json::Value value) {
+    config::set_key(source, key, std::move(value), "tessera tune");
+  };
+  if (states) set(kStateDevice, json::Value::string(device(true)));
+  if (weights) {
+    set(kWeightDevice, json::Value::string(device(true)));
+    set("zero_optimization.stage", integer(3));
+  }
+  const planner::Plan all = predict::plan_of_many(source, ranks, name_);
+  state_offload_ = all.layout().offload;
+  weight_offload_ = all.layout().weight_offload;
+  if (own_.offload == Offload::AsGiven && state_offload_) own_.offload = Offload::None;
+}
+
+double Space::offloaded_share() const {
+  return state_offload_ ? state_offload_->share : 0.0;
 }
 
 planner::Plan Space::plan(const Choice& choice) {
-  const Shape shape{choice.tensor, choice.mode, choice.sequence, choice.context, choice.ulysses};
+  const int expert = std::max(1, choice.expert);
+  const Shape shape{
+      choice.tensor, choice.mode, choice.sequence, choice.context, choice.ulysses, expert};
   auto [at, is_new] = shapes_.try_emplace(shape);
   if (is_new) {
     // One copy of the model, with the smallest batch of these ranks: the rest is set below.
@@ -263,7 +341,8 @@ planner::Plan Space::plan(const Choice& choice) {
     one.sequence = choice.sequence;
     one.context = choice.context;
     one.ulysses = choice.ulysses;
-    one.ranks = choice.tensor * choice.context;
+    one.expert = choice.expert;
+    one.ranks = choice.tensor * choice.context * expert;
     one.micro = choice.mode == "1d" ? 1 : choice.micro;
     one.threads = own_.threads;
     try {
@@ -301,6 +380,11 @@ planner::Plan Space::plan(const Choice& choice) {
   layout.data_ranks = choice.data();
   layout.shard_ranks = groups ? own.shard_ranks : layout.data_ranks;
   layout.zero_stage = choice.zero;
+  layout.expert_ranks = expert;
+  if (choice.offload != Offload::AsGiven) {
+    layout.offload = choice.offload == Offload::None ? std::nullopt : state_offload_;
+    layout.weight_offload = choice.offload == Offload::Weights ? weight_offload_ : std::nullopt;
+  }
   layout.micro_batch = choice.micro;
   layout.accumulation = choice.accumulation;
   layout.recompute.regions = choice.recompute == Recompute::Selective;

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "tessera/config/json.h"
+#include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
+#include "tessera/parallel/shard_store.h"
 #include "tessera/planner/plan.h"
 #include "tessera/predict/described_machine.h"
 #include "tessera/predict/step_time.h"
@@ -20,6 +22,8 @@
 namespace tessera::tune {
 
 enum class Recompute : std::uint8_t { None, Selective, Full };
+/// What rests on a disk. AsGiven: no folder is known, and the search does not choose.
+enum class Offload : std::uint8_t { AsGiven, None, Optimizer, Weights };
 
 /// One choice of everything that a search may change. A layout never changes the result of a
 /// training except by the order of sums (docs/parallelism.md).
@@ -37,6 +41,8 @@ struct Choice {
   Recompute recompute = Recompute::None;
   int threads = 0;          ///< of a rank; 0: as the configuration says
   std::int64_t bucket = 0;  ///< reduce_bucket_size; 0: as the configuration says
+  int expert = 0;           ///< ranks that share the experts of a layer; 0: there are none
+  Offload offload = Offload::AsGiven;  ///< Weights: and the optimizer's states
   [[nodiscard]] int data() const { return ranks / (tensor * context * pipeline); }
   auto operator<=>(const Choice&) const = default;
 };
@@ -58,7 +64,8 @@ Choice choice_from_json(const json::Value& value);
 /// The values that a search keeps as the configuration has them.
 struct Fixed {
   bool tensor = false, context = false, pipeline = false, schedule = false, zero = false,
-       micro = false, recompute = false, threads = false, bucket = false;
+       micro = false, recompute = false, threads = false, bucket = false, expert = false,
+       offload = false;
 };
 /// Fixed for the names of keys: "zero_optimization.stage", or a section: "parallel". Throws
 /// Error{Config} for a key that no search changes, with those that it changes.
@@ -79,6 +86,10 @@ class Space {
   [[nodiscard]] const predict::DescribedMachine& machine() const { return machine_; }
   [[nodiscard]] const Choice& own() const { return own_; }
   predict::WorkCache& cache() { return cache_; }
+  /// The smallest number of experts of a layer; 0: the model has none.
+  [[nodiscard]] int experts() const { return experts_; }
+  /// The share of masters and states that rests on a disk if the optimizer is offloaded.
+  [[nodiscard]] double offloaded_share() const;
   /// Bytes of a working weight, and of a sum of gradients.
   [[nodiscard]] double working_bytes() const;
   [[nodiscard]] double sum_bytes() const;
@@ -91,12 +102,17 @@ class Space {
   [[nodiscard]] planner::Plan checked_plan(const Choice& choice) const;
 
  private:
-  using Shape = std::tuple<int, std::string, bool, int, bool>;
+  using Shape = std::tuple<int, std::string, bool, int, bool, int>;
+  void find_offload(int ranks);
   json::Value source_;
   std::string name_;
   predict::DescribedMachine machine_;
   planner::Plan base_;
   Choice own_;
+  int experts_ = 0;
+  // The folders and sizes of what may rest on a disk; nothing: no folder is given.
+  std::optional<parallel::StateOffload> state_offload_;
+  std::optional<parallel::WeightOffload> weight_offload_;
   predict::WorkCache cache_;
   std::map<Shape, std::pair<std::optional<planner::Plan>, std::string>> shapes_;
   /// By pipeline, schedule and chunks: they do not depend on the ranks that share a layer.

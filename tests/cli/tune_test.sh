@@ -46,6 +46,55 @@ a_search_finds_keeps_and_goes_on() {
   expect "the trials before" says "goes on after 2 trials" out
 }
 
+ctrl_c_keeps_what_is_known() {
+  configure
+  cd "$box" || return
+  rm -rf runs
+  setsid "$tessera" tune tiny.json -n 1 --steps 2 >out 2>err &
+  local tuner=$!
+  until_true grep -q '"outcome": "measured"' runs/tiny-tune/tuned.json
+  kill -INT "$tuner"
+  wait "$tuner"
+  local code=$?
+  expect "exit code 130, not $code: $(cat err)" test "$code" = 130
+  local known
+  known=$(grep -c '"outcome": "measured"' runs/tiny-tune/tuned.json)
+  expect "what was measured is kept" test "$known" -ge 1
+  expect "the table is printed" says "it was interrupted" out
+  timeout 200 "$tessera" tune tiny.json -n 1 --trials "$((known + 1))" --steps 2 >out 2>err
+  expect "the same command goes on" says "goes on after $known trials" out
+}
+
+told_before_anything_starts() {
+  configure
+  cd "$box" || return
+  sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "arg_mappings": {"train_batch_size": "--no-such-flag"}}/' tiny.json >mapped.json
+  sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "start_profile_step": 5, "end_profile_step": 3}/' tiny.json >steps.json
+  echo '{"title": "no rates", "memory_bytes": 1e9, "memory": {"bytes_per_s": 1e10}, "in_host": {"bytes_per_s": 1e9}}' >bad.json
+  local what args text
+  while IFS='|' read -r what args text; do
+    rm -rf runs autotuning_results autotuning_exps
+    # shellcheck disable=SC2086
+    timeout 60 "$tessera" $args >out 2>err
+    local code=$?
+    expect "$what: exit code 2, not $code: $(cat err)" test "$code" = 2
+    expect "$what is told: $(cat err)" says "$text" err
+    expect "$what: nothing is started" test ! -e runs -a ! -e autotuning_exps
+  done <<'TABLE'
+a budget that is too small|tune tiny.json -n 1 --budget 1s|too small for one trial
+a budget without a number|tune tiny.json -n 1 --budget soon|expected a time
+an unknown metric|tune tiny.json -n 1 --metric speed|metric speed: unknown
+a key that no search changes|tune tiny.json -n 1 --fix optimizer.type|a search does not change this key
+fixed keys that contradict each other|tune tiny.json -n 1 --set zero_optimization.stage=3 --set parallel.pipeline.size=2|pipeline
+a machine without a rate|plan tiny.json -n 2 --device bad.json|bench machine
+a machine that nobody knows|plan tiny.json -n 2 --device h1000|h100
+no trials|tune tiny.json -n 1 --trials 0|expected 1 to
+another word than tune or run|train tiny.json -n 1 --autotuning try|expected tune or run
+a mapping to an unknown flag|train mapped.json -n 1 --autotuning tune|no flag
+steps that end before they begin|train steps.json -n 1 --autotuning tune|end_profile_step
+TABLE
+}
+
 a_failing_trial_is_a_line() {
   configure
   cd "$box" || return
@@ -72,6 +121,8 @@ deepspeeds_tuner() {
 }
 
 claim "a search finds, keeps what it found, and goes on" a_search_finds_keeps_and_goes_on
+claim "Ctrl-C keeps what is known, and the same command goes on" ctrl_c_keeps_what_is_known
+claim "what cannot be tuned is told before anything starts" told_before_anything_starts
 claim "a trial that fails is a line with its own error" a_failing_trial_is_a_line
 claim "DeepSpeed's --autotuning run tunes and trains" deepspeeds_tuner
 claims_done

@@ -58,6 +58,15 @@ TEST(Batches, StackTheTensorsOfTheirSamples) {
   EXPECT_TRUE(at::equal(batch.tensor("number"), integers({4, 7}).to(at::kInt)));
 }
 
+TEST(Batches, CountTheirPadding) {
+  nn::Batch batch;
+  batch.sample_ids = {0, 1};
+  batch.set("input_ids", at::zeros({2, 3}, at::kLong));
+  EXPECT_EQ(padding_of(batch), 0);
+  batch.set("attention_mask", integers({1, 0, 0, 1, 1, 0}).view({2, 3}));
+  EXPECT_EQ(padding_of(batch), 3);
+}
+
 TEST(Batches, HaveAnOptionalTensorOnlyWhereASampleNeedsIt) {
   EXPECT_FALSE(make_batch(Matrices(), Numbers{2, 4}, Numbers{0, 1}).has("odd"));
   const nn::Batch batch = make_batch(Matrices(), Numbers{2, 5}, Numbers{0, 1});

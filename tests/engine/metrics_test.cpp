@@ -45,6 +45,29 @@ TEST(MetricsFile, HasEveryFieldThatScriptsRelyOn) {
   EXPECT_EQ(line.find("step_ms")->as_double(), 500.0);
 }
 
+TEST(MetricsFile, TellsPaddingAndTheShareOfTheMatrixRateWhereTheyAreKnown) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+  StepReport report = report_of(1, 2.5);
+  report.padding_tokens = 300;
+  report.matrix_share = 0.61;
+
+  MetricsFile(path, 0).write(report, false);
+  MetricsFile(path, 1).write(report_of(2, 2.5), false);
+
+  const std::string text = files::read(path);
+  const json::Value line = json::parse_strict(text.substr(0, text.find('\n')), "m");
+  EXPECT_EQ(line.find("tokens_per_s")->as_double(), 200.0) << "of 100 tokens in half a second";
+  EXPECT_EQ(line.find("padding_share")->as_double(), 0.75);
+  EXPECT_EQ(line.find("matrix_share")->as_double(), 0.61);
+  const json::Value other = json::parse_strict(text.substr(text.find('\n') + 1), "m");
+  EXPECT_EQ(other.find("padding_share"), nullptr);
+  EXPECT_EQ(other.find("matrix_share"), nullptr);
+  EXPECT_NE(step_line(report, 10, 0).find("200 tok/s (padding 75%)"), std::string::npos)
+      << step_line(report, 10, 0);
+  EXPECT_EQ(step_line(report_of(2, 2.5), 10, 0).find("padding"), std::string::npos);
+}
+
 TEST(MetricsFile, HasTheLossScaleWhereThereIsOne) {
   const files::TempDir dir;
   const auto path = dir.path() / "metrics.jsonl";

@@ -31,6 +31,7 @@ predict::ActivationSizes sizes_of(const Row& row) {
 
 TEST(Formulas, OfZeroGiveTheStatesOfThePaper) {
   const std::map<std::string, double> parameters = {{"7.5B", 7.5e9}, {"128B", 128e9}, {"1T", 1e12}};
+  FormulaGate gate("E2 states of ZeRO");
   for (const Row& row : published("zero_model_states_gb")) {
     for (const auto& [column, stage] :
          {std::pair("Pos_gb", 1), std::pair("Pos+g_gb", 2), std::pair("Pos+g+p_gb", 3)}) {
@@ -38,6 +39,7 @@ TEST(Formulas, OfZeroGiveTheStatesOfThePaper) {
       const double gb = predict::zero_state_bytes(
                             parameters.at(row.at("model")), stage, std::stoi(row.at("dp"))) /
                         1e9;
+      gate.add(gb, std::stod(printed), parameters.at(row.at("model")));
       const std::size_t dot = printed.find('.');
       const double digit = dot == std::string::npos
                                ? 1
@@ -50,6 +52,7 @@ TEST(Formulas, OfZeroGiveTheStatesOfThePaper) {
 }
 
 TEST(Formulas, OfActivationsAndStatesGiveFigure1OfKorthikanti) {
+  FormulaGate gate("E3 figure 1 of Korthikanti");
   for (const Row& row : published("korthikanti_fig1_memory_gib")) {
     const predict::ActivationSizes sizes = sizes_of(row);
     const std::string& what = row.at("quantity");
@@ -58,6 +61,9 @@ TEST(Formulas, OfActivationsAndStatesGiveFigure1OfKorthikanti) {
                              ? predict::activation_bytes(sizes, predict::Kept::All)
                              : predict::activation_bytes(sizes, predict::Kept::SequenceSelective);
     const double published_gib = number(row, "published_gib_per_gpu");
+    gate.add(bytes / kGiB,
+             published_gib,
+             12 * sizes.layers * sizes.hidden * sizes.hidden / (sizes.tensor * sizes.pipeline));
     EXPECT_NEAR(bytes / kGiB, published_gib, 1e-9 * published_gib)
         << row.at("model") << " " << what;
   }
@@ -72,10 +78,12 @@ TEST(Formulas, OfActivationsGiveThePercentagesOfFigure7OfKorthikanti) {
                                                       {"sel", predict::Kept::Selective},
                                                       {"seqsel", predict::Kept::SequenceSelective},
                                                       {"full", predict::Kept::Inputs}};
+  FormulaGate gate("E3 figure 7 of Korthikanti");
   for (const Row& row : published("korthikanti_fig7_activation_pct")) {
     const predict::ActivationSizes& sizes = models.at(row.at("model"));
     const double share = predict::activation_bytes(sizes, modes.at(row.at("mode"))) /
                          predict::activation_bytes(sizes, predict::Kept::All);
+    gate.add(100 * share, number(row, "published_pct_of_none"), 1.0);
     // Points: the figure was read from a picture.
     EXPECT_NEAR(100 * share, number(row, "published_pct_of_none"), 0.15)
         << row.at("model") << " " << row.at("mode");
@@ -92,6 +100,7 @@ report::ModelSize size_of_model(const std::string& name) {
 
 TEST(Estimators, GiveEveryFigureThatDeepSpeedPrints) {
   std::size_t compared = 0;
+  FormulaGate gate("E1 DeepSpeed's estimators, host");
   for (const Row& row : published("deepspeed_memory_estimator")) {
     const report::Machines machines{std::stoll(row.at("gpus_per_node")),
                                     std::stoll(row.at("nodes"))};
@@ -110,6 +119,9 @@ TEST(Estimators, GiveEveryFigureThatDeepSpeedPrints) {
       };
       EXPECT_DOUBLE_EQ(gib(ours.cpu_bytes), number(row, "published_cpu_gib"))
           << row.at("model") << options;
+      gate.add(gib(ours.cpu_bytes),
+               number(row, "published_cpu_gib"),
+               static_cast<double>(size.total_params));
       // Stage 2 without offload is printed by a formula that DeepSpeed changed in 2024.
       if (third || options.find("none") == std::string::npos) {
         EXPECT_DOUBLE_EQ(gib(ours.gpu_bytes), number(row, "published_gpu_gib"))

@@ -135,6 +135,7 @@ TEST(PublishedTimes, OfLlmFoundryOnH100AreMetForSizesThatWereNotFitted) {
 
 TEST(PublishedFlops, OfATokenGiveTheUtilizationThatLlmFoundryPrints) {
   double most = 0;
+  FormulaGate gate("E5 utilization of llm-foundry");
   for (const Measured& row : foundry()) {
     if (row.group.find("fp8") != std::string::npos) continue;
     const double peak = row.group.starts_with("h100") ? 989.5e12 : 312e12;
@@ -154,13 +155,14 @@ TEST(PublishedFlops, OfATokenGiveTheUtilizationThatLlmFoundryPrints) {
     }
     ASSERT_GT(printed, 0) << row.name;
     most = std::max(most, std::abs(mfu / printed - 1));
+    gate.add(mfu, printed, 1.0);
   }
-  std::printf("utilization: most %.3f %%\n", 100 * most);
   EXPECT_LE(most, 0.0025);
 }
 
 /// The days of a training by its FLOPs, in the bill of a predicted step.
 TEST(PublishedFlops, GiveTheDaysOfTrainingsWith300BillionTokens) {
+  FormulaGate gate("E4 days of 300 billion tokens");
   for (const Row& row : published("megatron_sc21_table2_zero3")) {
     Published model = model_of_table2(row);
     const double batch = number(row, "global_batch"), gpus = number(row, "gpus");
@@ -172,6 +174,7 @@ TEST(PublishedFlops, GiveTheDaysOfTrainingsWith300BillionTokens) {
     const predict::Bill bill = predict::bill_of(
         step, 300e9 / static_cast<double>(step.tokens), static_cast<int>(gpus), 2.0);
 
+    gate.add(bill.days, number(row, "days_300B_tokens"), number(row, "params_B") / gpus);
     EXPECT_NEAR(bill.days / number(row, "days_300B_tokens"), 1, 0.013) << row.at("params_B");
     EXPECT_DOUBLE_EQ(bill.tokens, 300e9);
     EXPECT_DOUBLE_EQ(bill.price, 2.0 * 24 * bill.days * gpus);
@@ -180,9 +183,11 @@ TEST(PublishedFlops, GiveTheDaysOfTrainingsWith300BillionTokens) {
 
 TEST(PublishedFlops, GiveTheRateOfMegatronTuring530B) {
   const Published model{.layers = 105, .hidden = 20480, .heads = 128};
+  FormulaGate gate("E4 rate of Megatron-Turing 530B");
   for (const Row& row : published("mt_nlg_530b_selene")) {
     const double flops = flops_with_recomputation(model, number(row, "global_batch"));
     const double rate = flops / (number(row, "gpus") * number(row, "iter_s") * 1e12);
+    gate.add(rate, number(row, "tflops_per_gpu"), 1.0);
     EXPECT_NEAR(rate / number(row, "tflops_per_gpu"), 1, 0.006);
   }
 }

@@ -3,6 +3,7 @@
 // plans.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -286,5 +287,57 @@ inline Score trivial(const std::vector<Measured>& rows,
   }
   return best;
 }
+
+/// Compares a formula with what was printed, beside the trivial predictor: one constant, the best
+/// in hindsight, times a size.
+class FormulaGate {
+ public:
+  explicit FormulaGate(const char* name) : name_(name) {}
+  FormulaGate(const FormulaGate&) = delete;
+  FormulaGate& operator=(const FormulaGate&) = delete;
+  /// `size`: what the trivial predictor knows of the row.
+  void add(double ours, double printed, double size) { rows_.push_back({ours, printed, size}); }
+  ~FormulaGate() {
+    if (rows_.empty()) return;
+    std::vector<double> ratios;
+    for (const Row3& row : rows_)
+      ratios.push_back(row.printed / row.size);
+    std::sort(ratios.begin(), ratios.end());
+    double best = HUGE_VAL, most_of_best = 0;
+    for (const double constant : ratios) {
+      double sum = 0, most = 0;
+      for (const Row3& row : rows_) {
+        const double error = std::abs(constant * row.size / row.printed - 1);
+        sum += error;
+        most = std::max(most, error);
+      }
+      if (sum >= best) continue;
+      best = sum;
+      most_of_best = most;
+    }
+    double sum = 0, most = 0;
+    for (const Row3& row : rows_) {
+      const double error = std::abs(row.ours / row.printed - 1);
+      sum += error;
+      most = std::max(most, error);
+    }
+    const auto count = static_cast<double>(rows_.size());
+    std::printf(
+        "%-34s %3zu rows: mean %.3f %%, most %.3f %%; one constant: mean %.1f %%, most %.1f %%\n",
+        name_,
+        rows_.size(),
+        100 * sum / count,
+        100 * most,
+        100 * best / count,
+        100 * most_of_best);
+  }
+
+ private:
+  struct Row3 {
+    double ours, printed, size;
+  };
+  const char* name_;
+  std::vector<Row3> rows_;
+};
 
 }  // namespace tessera::test

@@ -14,6 +14,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/parallel/layout.h"
 
 namespace tessera::tune {
 namespace {
@@ -85,6 +86,46 @@ TEST(Search, KeepsFixedKeys) {
   EXPECT_THROW((void)fixed_of({"optimizer.lr"}), Error);
 }
 
+TEST(Search, DividesExpertsAmongDataParallelRanks) {
+  json::Value source = test::gpt2(4, 512, 8, 512, 16);
+  source["model"]["family"] = json::Value::string("mixtral");
+  source["model"]["moe"]["num_experts"] = json::Value::integer(4);
+  Space space(source, 8, "toy.json", h100());
+  EXPECT_EQ(space.experts(), 4);
+  SearchOptions all{.most = 100'000, .most_predicted = 2000};
+  all.fixed = fixed_of({"parallel.tensor", "parallel.context", "parallel.pipeline.size"});
+  std::set<int> sizes;
+  for (const Candidate& one : search(space, all).best)
+    sizes.insert(one.choice.expert);
+
+  EXPECT_EQ(sizes, (std::set<int>{1, 2, 4})) << "8 ranks cannot share 4 experts";
+  all.fixed.expert = true;
+  for (const Candidate& one : search(space, all).best)
+    EXPECT_EQ(one.choice.expert, 1);
+}
+
+TEST(Search, PutsTheOptimizerOnADiskOnlyWhereAFolderIsGiven) {
+  predict::DescribedMachine machine = h100();
+  machine.rates.tiers["disk"] = {{0, 5e9}, {0, 5e9}};
+  json::Value source = test::gpt2(4, 512, 8, 512, 8);
+  Space without(source, 2, "toy.json", machine);
+  for (const Candidate& one : search(without, {}).best)
+    EXPECT_EQ(one.choice.offload, Offload::AsGiven);
+  source["zero_optimization"]["offload_optimizer"]["nvme_path"] = json::Value::string("/tmp");
+  Space space(source, 2, "toy.json", machine);
+  EXPECT_EQ(space.own().offload, Offload::None);
+
+  const Candidate small = search(space, {.metric = Metric::Memory, .most = 1}).best[0];
+  const Candidate fast = search(space, {.most = 1}).best[0];
+
+  EXPECT_EQ(small.choice.offload, Offload::Optimizer) << text_of(small.choice);
+  EXPECT_EQ(fast.choice.offload, Offload::None) << text_of(fast.choice);
+  const planner::Plan plan = space.checked_plan(small.choice);
+  EXPECT_TRUE(plan.layout().offload.has_value());
+  EXPECT_EQ(planner::estimate_memory(plan).total(), small.memory.total())
+      << "the plan of a training is the plan of the search";
+}
+
 TEST(Search, RefusesWhatDoesNotFitWithTheNearestLayout) {
   predict::DescribedMachine small = h100();
   small.memory_bytes = 2e8;
@@ -136,6 +177,8 @@ TEST(Choice, ComesBackFromJsonAndFromAPlan) {
   choice.accumulation = 4;
   choice.recompute = Recompute::Selective;
   choice.threads = 1;
+  choice.expert = 2;
+  choice.offload = Offload::Weights;
   EXPECT_EQ(choice_from_json(json::parse(to_json(choice).dump(), "t")), choice);
   EXPECT_THROW((void)choice_from_json(json::parse("{}", "t")), Error);
   EXPECT_TRUE(differences(choice, choice).empty());

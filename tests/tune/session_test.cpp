@@ -4,15 +4,20 @@
 #include "tessera/tune/session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tune/toy.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/tune/residual.h"
@@ -31,7 +36,9 @@ class Tuning : public ::testing::Test {
     options_.folder = folder_.path();
     options_.command = {"tessera", "train"};
     options_.run = [this](const json::Value& config, const TrialOptions& options) {
+      const std::lock_guard lock(mutex_);
       ++runs_;
+      hosts_.push_back(options.command.back());
       limits_.push_back(options.clearly_slower_s);
       return trial(space_.own(), config);
     };
@@ -64,7 +71,9 @@ class Tuning : public ::testing::Test {
   Space space_;
   TuneOptions options_;
   int runs_ = 0;
+  std::mutex mutex_;
   std::vector<double> limits_;
+  std::vector<std::string> hosts_;  ///< the last word of each trial's command
   std::function<bool(const Choice&)> fails_;
 };
 
@@ -126,6 +135,45 @@ TEST_F(Tuning, GoesOnWithWhatIsKnown) {
   options_.search.metric = Metric::Latency;
   (void)tune(space_, options_);
   EXPECT_EQ(runs_, 10) << "another metric is another search";
+}
+
+TEST_F(Tuning, RunsAsManyTrialsAtOnceAsThereAreHosts) {
+  options_.hosts = {{"--hostfile", "a"}, {"--hostfile", "b"}, {"--hostfile", "c"}};
+  options_.most_trials = 5;
+  const auto run = options_.run;
+  std::atomic<int> waiting{0}, most{0};
+  options_.run = [&](const json::Value& config, const TrialOptions& options) {
+    most = std::max(most.load(), ++waiting);
+    // The other trials of this round begin meanwhile.
+    for (const double until = now_s() + 0.2; most < 3 && now_s() < until;)
+      std::this_thread::yield();
+    TrialResult out = run(config, options);
+    --waiting;
+    return out;
+  };
+
+  const Tuned tuned = tune(space_, options_);
+
+  EXPECT_EQ(tuned.trials.size(), 5U) << "the own layout, three, and one";
+  EXPECT_EQ(most, 3);
+  ASSERT_EQ(hosts_.size(), 5U);
+  EXPECT_EQ(hosts_[0], "a");
+  EXPECT_THAT(std::vector<std::string>(hosts_.begin() + 1, hosts_.begin() + 4),
+              ::testing::UnorderedElementsAre("a", "b", "c"));
+  std::set<Choice> choices;
+  for (const Trial& trial : tuned.trials)
+    choices.insert(trial.choice);
+  EXPECT_EQ(choices.size(), 5U) << "no layout is tried twice";
+}
+
+TEST_F(Tuning, TriesBucketsWithTheBestLayout) {
+  options_.most_trials = 4;
+  options_.patience = 1;
+  options_.buckets = {1'000'000};
+
+  const Tuned tuned = tune(space_, options_);
+
+  EXPECT_EQ(tuned.trials.back().choice.bucket, 1'000'000);
 }
 
 TEST_F(Tuning, KeepsWhatIsKnownWhenItIsInterrupted) {

@@ -58,7 +58,9 @@ void MetricByStepHook::write(Trainer& trainer, const std::function<void()>& line
 void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   const planner::Printing& printing = trainer.engine().plan().run().printing;
   trainer.try_to_write([&] { speed_.after_step(trainer.engine(), report, trainer.run_dir()); });
-  write(trainer, [&] { file_->write(report, printing.wall_clock_breakdown); });
+  StepReport written = report;
+  if (speed_.speed()) written.matrix_share = speed_.speed()->share(report.seconds);
+  write(trainer, [&] { file_->write(written, printing.wall_clock_breakdown); });
   ++steps_;
   tell_expected(trainer, report);
   comm_share_ +=
