@@ -151,6 +151,13 @@ void AdapterOptions::describe(config::Fields& f) {
           {.text = "Layers that get no adapter, in the same notation.",
            .default_text = "none",
            .type = "string or list of strings"});
+  f.field(
+      "target_parameters",
+      target_parameters,
+      {.text = "Stacked matrices of experts that get an adapter, by their names in transformers "
+               "5 or the ends of these: \"mlp.experts.gate_up_proj\". PEFT has the same key. "
+               "Experts with a module each can be meant by targets instead.",
+       .default_text = "none"});
   f.field("rank_pattern",
           rank_pattern,
           {.text = "Ranks of single layers, by name or regular expression: {\"v_proj\": 16}.",
@@ -274,6 +281,14 @@ bool AdapterRules::targets(const std::string& module, bool everything) const {
   return (all_linear_ ? everything : meant(expression_, names_)) && in_layers(module);
 }
 
+bool AdapterRules::targets_parameter(const std::string& name) const {
+  const std::vector<std::string>& meant = options_.target_parameters;
+  return std::any_of(meant.begin(),
+                     meant.end(),
+                     [&](const std::string& written) { return means_module(written, name); }) &&
+         in_layers(name);
+}
+
 std::int64_t AdapterRules::rank(const std::string& module) const {
   const auto own = number_of(ranks_, module);
   return own ? static_cast<std::int64_t>(*own) : options_.r;
@@ -308,6 +323,18 @@ std::vector<std::string> AdapterRules::unused(const std::vector<std::string>& ad
       const auto in = [&](const std::string& list) { return layer_of(module, list) == layer; };
       return lists.empty() ? in("") : std::any_of(lists.begin(), lists.end(), in);
     });
+  }
+  return out;
+}
+
+std::vector<std::string> AdapterRules::unused_parameters(
+    const std::vector<std::string>& parameters) const {
+  std::vector<std::string> out;
+  for (const std::string& name : options_.target_parameters) {
+    if (std::none_of(parameters.begin(), parameters.end(), [&](const std::string& one) {
+          return means_module(name, one);
+        }))
+      out.push_back(name);
   }
   return out;
 }

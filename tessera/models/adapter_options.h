@@ -33,6 +33,7 @@ struct AdapterOptions {
   double alpha = 8, dropout = 0;
   json::Value targets;  ///< "all-linear", a regular expression, or a list of names
   json::Value exclude;
+  std::vector<std::string> target_parameters;
   json::Value rank_pattern, alpha_pattern;  ///< objects: regular expression -> number
   json::Value layers;                       ///< a number or a list of numbers
   std::vector<std::string> layers_pattern;
@@ -66,11 +67,16 @@ class AdapterRules {
   /// True if the module is adapted. `everything`: the module is one of those that "all-linear"
   /// selects.
   [[nodiscard]] bool targets(const std::string& module, bool everything) const;
+  /// True if target_parameters means the stacked parameter of this name.
+  [[nodiscard]] bool targets_parameter(const std::string& name) const;
   [[nodiscard]] std::int64_t rank(const std::string& module) const;
   [[nodiscard]] double alpha(const std::string& module) const;
   /// The names, patterns and layer numbers that fit none of the adapted modules, each with its key:
   /// `alpha_pattern "w_query"`.
   [[nodiscard]] std::vector<std::string> unused(const std::vector<std::string>& adapted) const;
+  /// The names of target_parameters that mean none of `parameters`.
+  [[nodiscard]] std::vector<std::string> unused_parameters(
+      const std::vector<std::string>& parameters) const;
 
  private:
   using Names = std::vector<std::string>;

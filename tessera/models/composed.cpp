@@ -77,8 +77,8 @@ TrunkOutput output_of(const ComposedShape& shape) {
                      .modality = shape.embedding.patches ? Modality::Images : Modality::Text,
                      .heads = heads_of(shape)};
   if (shape.writes()) {
-    out.target =
-        TargetText{.start_token = shape.start_token, .pad_token = shape.pad_token, .scale = scale};
+    out.target = TargetText{.start_token = shape.start_token, .pad_token = shape.pad_token};
+    out.state_factor = scale;
   }
   return out;
 }

@@ -106,13 +106,14 @@ DbrxOptions from_hf(const json::Value& hf_config) {
 }
 
 json::Value to_hf(const DbrxOptions& options) {
-  TESSERA_REQUIRE(expert_width(options) == options.ffn_hidden_size && options.moe.every == 1 &&
-                      options.moe.first_dense == 0 && options.moe.layers.empty() &&
-                      !options.head_dim && options.rms_norm_eps == 1e-5,
-                  Unsupported,
-                  "Hugging Face's DbrxForCausalLM has experts of width ffn_hidden_size in every "
-                  "layer, heads of hidden_size / num_heads channels and norms with epsilon 1e-5",
-                  "choose another family in model.family for other experts");
+  require_plain_experts(
+      options, kHf.architecture.c_str(), /*normalized=*/options.moe.router.normalize);
+  TESSERA_REQUIRE(
+      !options.head_dim && options.rms_norm_eps == 1e-5,
+      Unsupported,
+      "Hugging Face's DbrxForCausalLM has heads of hidden_size / num_heads channels and "
+      "norms with epsilon 1e-5",
+      "leave model.head_dim and model.rms_norm_eps at their defaults");
   json::Value out = decoder_to_hf(options, kHf);
   json::Value attn = json::Value::object(), ffn = json::Value::object();
   write_experts(options, kHf.architecture.c_str(), {}, false, "moe_num_experts", ffn);

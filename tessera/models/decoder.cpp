@@ -42,6 +42,7 @@ TrunkOutput output_of(const DecoderShape& shape) {
                      shape.head_bias},
       .init_std = shape.init_std,
       .logit_softcap = shape.logit_softcap,
+      .state_factor = shape.state_factor,
       .heads = {.token =
                     HeadSpec{.dropout = shape.classifier_dropout, .output_bias = "score.bias"}},
   };
@@ -69,6 +70,7 @@ SelfAttentionSpec attention_of(const DecoderShape& shape, const DecoderLayerKind
       .max_positions = shape.max_positions,
       .rotary_interleaved = shape.rotary_interleaved,
       .window = kind.window,
+      .chunk = kind.chunk,
       .scale = shape.attention_scale,
       .softcap = shape.score_softcap,
       .qk_norm = shape.qk_norm,
@@ -77,7 +79,11 @@ SelfAttentionSpec attention_of(const DecoderShape& shape, const DecoderLayerKind
       .sinks_name = shape.sinks ? "self_attn.sinks" : "",
       .qkv_clip = shape.qkv_clip,
   };
-  if (!kind.rotary) return spec;
+  if (!kind.rotary) {
+    spec.temperature = shape.temperature;
+    return spec;
+  }
+  spec.norms_rotated = shape.norms_rotated;
   const Rotation& rotation = kind.local_rotary ? shape.local_rotation : shape.rotation;
   spec.rotary_frequencies = rotation.frequencies(shape.rotary_channels());
   spec.rotary_factor = rotation.factor();
@@ -99,25 +105,55 @@ LatentAttentionSpec latent_attention_of(const DecoderShape& shape) {
           .scale = shape.attention_scale};
 }
 
-/// The attention of a layer, of either kind.
+ExpertAttentionSpec expert_attention_of(const DecoderShape& shape) {
+  const ExpertsSpec& experts = shape.experts.value();
+  return {.hidden_size = shape.hidden_size,
+          .num_kv_heads = shape.kv_heads(),
+          .head_dim = shape.head_channels(),
+          .num_experts = experts.num_experts,
+          .router = experts.router,
+          .balance = experts.balance,
+          .init = Init::normal(shape.init_std),
+          .dropout = shape.attention_dropout,
+          .rotary_frequencies = shape.rotation.frequencies(shape.rotary_channels()),
+          .max_positions = shape.max_positions,
+          .rotary_factor = shape.rotation.factor()};
+}
+
+/// The attention of a layer, of any kind.
 class Attention {
  public:
   Attention(const DecoderShape& shape, const DecoderLayerKind& kind)
-      : attention_(shape.latent ? Kind(LatentAttention(latent_attention_of(shape)))
-                                : Kind(SelfAttention(attention_of(shape, kind)))) {}
+      : attention_(kind_of(shape, kind)) {}
   void declare(nn::Params& params) {
     std::visit([&](auto& attention) { attention.declare(params); }, attention_);
   }
+  /// `terms` and `sums` are those of FeedForward::pooled().
   at::Tensor operator()(const at::Tensor& h_BTC,
                         const nn::Batch& batch,
                         const nn::Block& block,
-                        nn::StepContext& context) const {
-    return std::visit(
-        [&](const auto& attention) { return attention(h_BTC, batch, block, context); }, attention_);
+                        nn::StepContext& context,
+                        std::vector<nn::Term>& terms,
+                        nn::PooledBalance* sums) const {
+    if (const auto* experts = std::get_if<ExpertAttention>(&attention_))
+      return (*experts)(h_BTC, batch, block, context, terms, sums);
+    if (const auto* latent = std::get_if<LatentAttention>(&attention_))
+      return (*latent)(h_BTC, batch, block, context);
+    return std::get<SelfAttention>(attention_)(h_BTC, batch, block, context);
+  }
+  /// As FeedForward::idle().
+  at::Tensor idle(std::vector<at::Tensor>& inputs, nn::StepContext& context) const {
+    const auto* experts = std::get_if<ExpertAttention>(&attention_);
+    return experts == nullptr ? at::Tensor() : experts->idle(inputs, context);
   }
 
  private:
-  using Kind = std::variant<SelfAttention, LatentAttention>;
+  using Kind = std::variant<SelfAttention, LatentAttention, ExpertAttention>;
+  static Kind kind_of(const DecoderShape& shape, const DecoderLayerKind& kind) {
+    if (shape.latent) return LatentAttention(latent_attention_of(shape));
+    if (shape.expert_attention) return ExpertAttention(expert_attention_of(shape));
+    return SelfAttention(attention_of(shape, kind));
+  }
   Kind attention_;
 };
 
@@ -205,6 +241,7 @@ class DecoderLayer final : public nn::Block, public nn::HasExperts {
   [[nodiscard]] std::string grid_obstacle() const override {
     if (shape_.latent) return "latent attention";
     if (shape_.sinks) return "attention sinks";
+    if (shape_.expert_attention) return "experts in attention";
     return feed_forward_->grid_obstacle();
   }
   [[nodiscard]] nn::HasExperts::Router router() const override { return feed_forward_->router(); }
@@ -212,19 +249,28 @@ class DecoderLayer final : public nn::Block, public nn::HasExperts {
 
   nn::Outcome idle(std::vector<at::Tensor>& inputs, nn::StepContext& context) override {
     nn::Outcome out;
-    const at::Tensor none = feed_forward_->idle(inputs, context);
-    if (none.defined()) out.flow.diff = {none};
+    // The backward pass begins with the part that was made last, as that of a rank with tokens
+    // does.
+    for (const at::Tensor& none :
+         {attention_.idle(inputs, context), feed_forward_->idle(inputs, context)}) {
+      if (none.defined()) out.flow.diff.push_back(none);
+    }
     return out;
   }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    nn::Outcome out;
+    std::optional<nn::PooledBalance> sums;
+    if (pools_ > 0 && context.training())
+      sums = {.scores_E = in.diff.at(1), .counts_E = in.fixed.at(0)};
     const nn::Normed begin = before_attention_.residual(in.diff.at(0), context);
-    const at::Tensor y_BTC =
-        after_attention_(attention_(begin.normed_BTC, batch, *this, context), context);
+    const at::Tensor y_BTC = scaled(after_attention_(
+        attention_(begin.normed_BTC, batch, *this, context, out.terms, sums ? &*sums : nullptr),
+        context));
     const nn::Normed middle = before_mlp_.residual(
         begin.x_BTC, context, y_BTC, context.dropout("attention branch", shape_.residual_dropout));
-    nn::Outcome out;
-    const at::Tensor z_BTC = after_mlp_(branch(in, middle.normed_BTC, context, out), context);
+    const at::Tensor z_BTC =
+        scaled(after_mlp_(branch(middle.normed_BTC, context, sums, out), context));
     const ops::DropoutKey key = context.dropout("mlp branch", shape_.residual_dropout);
     out.flow.diff.insert(
         out.flow.diff.begin(),
@@ -235,21 +281,24 @@ class DecoderLayer final : public nn::Block, public nn::HasExperts {
  private:
   /// The feed-forward network; sums of a balance term over all layers continue in `out`, and end in
   /// the last layer, which adds the term.
-  at::Tensor branch(const nn::Flow& in,
-                    const at::Tensor& h_BTC,
+  at::Tensor branch(const at::Tensor& h_BTC,
                     nn::StepContext& context,
+                    std::optional<nn::PooledBalance>& sums,
                     nn::Outcome& out) const {
-    if (pools_ == 0 || !context.training()) return (*feed_forward_)(h_BTC, context, out.terms);
-    nn::PooledBalance sums = {.scores_E = in.diff.at(1), .counts_E = in.fixed.at(0)};
-    at::Tensor z_BTC = feed_forward_->pooled(h_BTC, context, out.terms, sums);
+    if (!sums) return (*feed_forward_)(h_BTC, context, out.terms);
+    at::Tensor z_BTC = feed_forward_->pooled(h_BTC, context, out.terms, *sums);
     if (last_) {
       const ExpertsSpec& experts = shape_.experts.value();
-      nn::add_pooled_term(sums, experts.balance, experts.router.top_k, out.terms);
+      nn::add_pooled_term(*sums, experts.balance, experts.router.top_k, out.terms);
     } else {
-      out.flow.diff.push_back(sums.scores_E);
-      out.flow.fixed.push_back(sums.counts_E);
+      out.flow.diff.push_back(sums->scores_E);
+      out.flow.fixed.push_back(sums->counts_E);
     }
     return z_BTC;
+  }
+
+  [[nodiscard]] at::Tensor scaled(const at::Tensor& branch_BTC) const {
+    return shape_.branch_factor == 1.0 ? branch_BTC : branch_BTC * shape_.branch_factor;
   }
 
   [[nodiscard]] NormSpec norm_at(const std::string& name) const {
@@ -279,7 +328,12 @@ std::int64_t DecoderShape::inactive_parameters() const {
   const std::int64_t sparse = num_sparse_layers();
   if (sparse == 0) return 0;
   const FeedForward::Size size = size_of(experts.value());
-  return sparse * (size.total - size.active);
+  std::int64_t of_attention = 0;
+  if (expert_attention) {
+    const ExpertAttentionSpec spec = expert_attention_of(*this);
+    of_attention = (spec.num_experts - spec.router.top_k) * ExpertAttention::size_of_expert(spec);
+  }
+  return sparse * (size.total - size.active) + num_layers * of_attention;
 }
 
 std::int64_t DecoderShape::num_parameters() const {
@@ -295,7 +349,9 @@ std::int64_t DecoderShape::num_parameters() const {
     norms += name->empty() ? 0 : of_norm;
   const std::int64_t attention =
                          latent ? LatentAttention::size_of(latent_attention_of(*this))
-                                : (2 * H + 2 * G) * K * C + biases + of_heads + (sinks ? H : 0),
+                         : expert_attention
+                             ? ExpertAttention::size_of(expert_attention_of(*this))
+                             : (2 * H + 2 * G) * K * C + biases + of_heads + (sinks ? H : 0),
                      sparse = num_sparse_layers();
   std::int64_t mlps = (num_layers - sparse) * size_of(mlp_of(*this)).total;
   if (sparse > 0) mlps += sparse * size_of(experts.value()).total;

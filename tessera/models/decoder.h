@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/expert_attention.h"
 #include "tessera/models/experts_spec.h"
 #include "tessera/models/latent_attention.h"
 #include "tessera/models/rotary_options.h"
@@ -21,6 +22,7 @@ namespace tessera::models {
 /// The settings that may differ between the layers of a model.
 struct DecoderLayerKind {
   std::int64_t window = 0;    ///< attention window in tokens; 0: all earlier tokens
+  std::int64_t chunk = 0;     ///< attention within chunks of so many tokens; 0: no chunks
   bool rotary = true;         ///< queries and keys have rotary positions
   bool local_rotary = false;  ///< the rotation is DecoderShape::local_rotation
   bool sparse = false;        ///< the feed-forward network is DecoderShape::experts
@@ -50,6 +52,8 @@ struct DecoderShape : Sizes {
   bool layer_norms = false;      ///< norms subtract the mean (PhiMoE, DBRX)
   bool norm_bias = false;        ///< biases of such norms
   double embedding_scale = 0.0;  ///< factor of the embeddings, rounded to their dtype; 0: none
+  double branch_factor = 1.0;    ///< factor of the outputs of attention and of the MLP (Granite)
+  double state_factor = 1.0;     ///< factor of the last hidden states: 1 / logits_scaling (Granite)
   double attention_scale = 0.0;  ///< factor of the scores; 0: 1 / sqrt(head_dim)
   double score_softcap = 0.0;    ///< soft cap of attention scores; 0: none
   double logit_softcap = 0.0;    ///< soft cap of the logits; 0: none
@@ -58,6 +62,12 @@ struct DecoderShape : Sizes {
   bool head_bias = false;        ///< bias of the language-model head
   /// Latent attention instead of attention with num_kv_heads and head_dim.
   std::optional<LatentChannels> latent;
+  /// Each choice of a token's experts has its own queries and output projection (JetMoE);
+  /// num_heads is num_kv_heads * top_k.
+  bool expert_attention = false;
+  bool norms_rotated = false;  ///< RMS norms without weights of rotated queries and keys
+  /// The factor of queries by their position, in layers without rotary positions.
+  std::optional<nn::Temperature> temperature;
   QkNorm qk_norm = QkNorm::None;
   /// Names of the norms at the four places of a layer; empty: no norm there.
   std::string norm_before_attention = "input_layernorm", norm_after_attention,

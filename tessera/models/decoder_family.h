@@ -21,6 +21,8 @@ struct DecoderFamilyOf {
   HfDecoder hf;  ///< its model_type must be the family's name
   /// Sets values without a common option, after everything else is set.
   void (*specialize)(const Options& options, DecoderShape& shape) = nullptr;
+  /// Reports options that contradict each other.
+  void (*check)(const Options& options, const DecoderShape& shape, Checks& checks) = nullptr;
   /// Reads the family's own keys of config.json, after the common ones; nullptr: it has none.
   void (*read)(const HfConfig& keys, Options& out) = nullptr;
   /// Writes these keys; `options` are resolved.
@@ -45,7 +47,11 @@ struct DecoderFamilyOf {
                                    const auto own = [&](DecoderShape& shape) {
                                      if (specialize != nullptr) specialize(options, shape);
                                    };
-                                   return resolve_decoder({hf.model_type, presets, own},
+                                   const auto own_check = [&](const DecoderShape& shape,
+                                                              Checks& checks) {
+                                     if (check != nullptr) check(options, shape, checks);
+                                   };
+                                   return resolve_decoder({hf.model_type, presets, own, own_check},
                                                           options,
                                                           tokenizer_size,
                                                           sequence_length,

@@ -53,6 +53,31 @@ void late_windows_to_hf(const DecoderOptions& options, json::Value& hf_config) {
   hf_config["max_window_layers"] = json::Value::integer(first - options.layer_types.begin());
 }
 
+std::optional<std::int64_t> read_no_rope_interval(const HfConfig& keys) {
+  const std::int64_t interval = keys.count("no_rope_layer_interval", 4, 1e6);
+  if (keys.empty("no_rope_layers")) return interval;
+  const json::Value& list = *keys.find("no_rope_layers");
+  keys.refuse("no_rope_layers", list.is_array(), "a list");
+  const auto turns = [&](std::size_t i) { return list.items()[i].as_integer().value_or(1) != 0; };
+  const std::size_t count = list.items().size();
+  std::size_t first = 0;
+  while (first < count && turns(first))
+    ++first;
+  const std::size_t every = first < count ? first + 1 : 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (turns(i) != (every == 0 || (i + 1) % every != 0)) return std::nullopt;
+  }
+  return static_cast<std::int64_t>(every);
+}
+
+void write_no_rope(const std::vector<bool>& rotary, std::int64_t interval, json::Value& hf_config) {
+  json::Value turns = json::Value::array();
+  for (const bool turned : rotary)
+    turns.push_back(json::Value::integer(turned ? 1 : 0));
+  hf_config["no_rope_layers"] = std::move(turns);
+  if (interval > 0) hf_config["no_rope_layer_interval"] = json::Value::integer(interval);
+}
+
 void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out) {
   const std::string& type = hf.model_type;
   const std::string expected = "\"model_type\": \"" + type + "\"";

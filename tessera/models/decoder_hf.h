@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/config/json.h"
 #include "tessera/models/decoder_options.h"
@@ -37,6 +39,11 @@ void read_late_windows(const HfConfig& keys, DecoderOptions& out);
 void late_windows_to_hf(const DecoderOptions& options, json::Value& hf_config);
 /// `sliding_window` in Hugging Face's form: null for none.
 json::Value window_to_hf(const DecoderOptions& options);
+/// `no_rope_layers` and `no_rope_layer_interval`: n if exactly every n-th layer has no rotary
+/// positions, 0 if all have them; nothing for another list.
+std::optional<std::int64_t> read_no_rope_interval(const HfConfig& keys);
+/// Writes both keys; `rotary` is true for layers with rotary positions.
+void write_no_rope(const std::vector<bool>& rotary, std::int64_t interval, json::Value& hf_config);
 /// Writes the keys that all these families have, from resolved options.
 json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf);
 

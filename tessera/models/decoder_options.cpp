@@ -258,6 +258,7 @@ Resolved resolve_decoder(const DecoderFamily& family,
   check_experts(options.moe, moe_model(shape), checks);
   if (options.moe.num_experts > 0) shape.experts = experts_of(options.moe, moe_model(shape));
   if (family.specialize) family.specialize(shape);
+  if (family.check) family.check(shape, checks);
   mark_sparse_layers(options.moe, shape);
   const DecoderShape usable = possible(shape);
   Resolved out = {.description = description_of(family.name, shape, options),

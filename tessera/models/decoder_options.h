@@ -60,6 +60,8 @@ struct DecoderFamily {
   std::vector<Preset> presets;
   /// Sets values without a common option, after everything else is set.
   std::function<void(DecoderShape& shape)> specialize;
+  /// Reports options that contradict each other; may be empty.
+  std::function<void(const DecoderShape& shape, Checks& checks)> check = {};
 };
 /// Family::resolve for such a family.
 Resolved resolve_decoder(const DecoderFamily& family,

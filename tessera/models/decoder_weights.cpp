@@ -102,6 +102,13 @@ bool is_rotary_buffer(std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq");
 }
 
+std::string without_text_prefix(std::string name) {
+  constexpr std::string_view kText = "language_model.", kModel = "model.";
+  const bool within = name.starts_with(std::string(kModel) + std::string(kText));
+  if (within) return std::string(kModel) + name.substr(kModel.size() + kText.size());
+  return name.starts_with(kText) ? name.substr(kText.size()) : name;
+}
+
 WeightMap decoder_weights(Composition (*compose)(const ParamInfo& info)) {
   return {.compose = compose,
           .base = "model.",

@@ -22,6 +22,9 @@ Composition compose_fused_decoder(const ParamInfo& info);
 Composition compose_fused_qkv(const ParamInfo& info, const std::string& theirs);
 /// True for rotary frequencies, which old versions stored among the weights.
 bool is_rotary_buffer(std::string_view name);
+/// The name without the prefix of the text model in files of multimodal models, which stands before
+/// or after "model.": a WeightMap::known_as.
+std::string without_text_prefix(std::string name);
 /// The weight map of such a family.
 WeightMap decoder_weights(Composition (*compose)(const ParamInfo& info) = compose_decoder);
 

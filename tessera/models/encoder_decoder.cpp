@@ -37,9 +37,9 @@ TrunkOutput output_of(const EncoderDecoderShape& shape) {
       .norm_name = "decoder.final_layer_norm",
       .vocabulary = {"shared.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_factor,
+      .state_factor = scale,
       .target = TargetText{.start_token = shape.start_token,
                            .pad_token = shape.pad_token,
-                           .scale = scale,
                            .dropout = shape.outer_dropout()},
   };
 }

@@ -78,4 +78,19 @@ Composition compose_experts(const ParamInfo& info,
   return Composition::concat({half("gate_proj"), half("up_proj")}, 0);
 }
 
+Composition compose_stacked_experts(const ParamInfo& info,
+                                    const std::string& prefix,
+                                    const StackedNames& names) {
+  const Shape& shape = info.shape;
+  const std::string layer = prefix + info.name.substr(0, info.name.find(".mlp.")) + ".",
+                    module = layer + names.module;
+  if (is_router(info)) return Composition::of(module + ".router.layer.weight", shape);
+  if (contains(info.name, kPairs)) {
+    return Composition::of(module + ".input_linear.weight",
+                           {shape[0], shape[1] * shape[2], shape[3]})
+        .viewed(shape);
+  }
+  return Composition::of(module + ".output_linear.weight", shape);
+}
+
 }  // namespace tessera::models

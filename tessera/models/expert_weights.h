@@ -31,6 +31,16 @@ Composition compose_experts(const ParamInfo& info,
                             const std::string& prefix,
                             const ExpertNames& names = {});
 
+/// The names of files with one tensor for each projection (Granite, JetMoE): `module`.router.layer
+/// [E, C], `module`.input_linear [E, 2 F, C] with the gates first, `module`.output_linear [E, C,
+/// F].
+struct StackedNames {
+  std::string module;  ///< "block_sparse_moe", without the layer
+};
+Composition compose_stacked_experts(const ParamInfo& info,
+                                    const std::string& prefix,
+                                    const StackedNames& names);
+
 /// Composes [E, 2, F, C], or its bias [E, 2, F], from parts(e, g): gate (g 0) or up (g 1) of expert
 /// e, as an array [F, C] or [F].
 template <class Parts>

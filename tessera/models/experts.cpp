@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/functional.h"
+#include "tessera/nn/local_layers.h"
 
 // Legend: B batch, T tokens, C channels, F width of an expert, E experts.
 namespace tessera::models {
@@ -74,6 +75,8 @@ void Experts::declare(nn::Params& params) {
       params.add(output + ".weight", {E, C, F}, {Expert, Embed, Ffn}, spec_.output_init);
   if (spec_.bias)
     weights_.output_bias = params.add(output + ".bias", {E, C}, {Expert, Embed}, Init::zeros());
+  if (!spec_.sum_bias_name.empty())
+    sum_bias_ = params.add(spec_.sum_bias_name, {C}, {Embed}, Init::zeros());
   if (shared_ == nullptr) return;
   shared_->declare(params);
   if (!spec_.shared.gate_name.empty()) {
@@ -102,8 +105,9 @@ at::Tensor Experts::apply(const at::Tensor& h_BTC,
   const nn::Routed routed = nn::route(h_BTC, weights_, spec_.router, spec_.capacity, context);
   if (context.training()) nn::add_balance_terms(routed, spec_.balance, context, terms);
   if (sums != nullptr) *sums = nn::add_to_pool(*sums, routed, context);
-  const at::Tensor y_BTC = nn::apply_experts(
+  at::Tensor y_BTC = nn::apply_experts(
       h_BTC, routed, weights_, form_, spec_.router.weighs_inputs, &load_, context);
+  if (sum_bias_ != nullptr) y_BTC = nn::detail::add_bias(y_BTC, *sum_bias_, context);
   return shared_ == nullptr ? y_BTC : y_BTC + shared(h_BTC, context, terms);
 }
 
@@ -151,8 +155,9 @@ FeedForward::Size size_of(const ExpertsSpec& spec) {
       out.flops_a_token += 2.0 * static_cast<double>(C);
     }
   }
-  out.total += router + E * expert;
-  out.active += router + spec.router.top_k * expert;
+  const std::int64_t common = router + (spec.sum_bias_name.empty() ? 0 : C);
+  out.total += common + E * expert;
+  out.active += common + spec.router.top_k * expert;
   out.flops_a_token += 2.0 * static_cast<double>(E * C + spec.router.top_k * weights);
   return out;
 }

@@ -55,6 +55,7 @@ class Experts final : public FeedForward {
   nn::ExpertWeights weights_;
   std::unique_ptr<Mlp> shared_;
   Param* shared_gate_ = nullptr;
+  Param* sum_bias_ = nullptr;
 };
 
 }  // namespace tessera::models

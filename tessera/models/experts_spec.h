@@ -43,7 +43,8 @@ struct ExpertsSpec {
   /// Stacked over the experts: `input_name`.weight [E, 2, F, C] with the gate first, or [E, F, C]
   /// without a gate; `output_name`.weight [E, C, F].
   std::string input_name = "mlp.experts.gate_up_proj", output_name = "mlp.experts.down_proj";
-  bool bias = false;  ///< `input_name`.bias [E, 2, F], `output_name`.bias [E, C]
+  bool bias = false;               ///< `input_name`.bias [E, 2, F], `output_name`.bias [E, C]
+  std::string sum_bias_name = {};  ///< a bias [C] of the sum over experts (JetMoE); empty: none
   ExpertActivation activation;
   SharedExpertsSpec shared;
   nn::BalanceSpec balance;

@@ -145,14 +145,6 @@ void write(const Gemma3Options& options, json::Value& out) {
     out["max_position_embeddings"] = json::Value::integer(options.local.rope_original_positions);
 }
 
-/// Files of multimodal models have the text model under its own prefix, before or after "model.".
-std::string known_as(std::string name) {
-  constexpr std::string_view kText = "language_model.", kModel = "model.";
-  const bool within = name.starts_with(std::string(kModel) + std::string(kText));
-  if (within) return std::string(kModel) + name.substr(kModel.size() + kText.size());
-  return name.starts_with(kText) ? name.substr(kText.size()) : name;
-}
-
 /// True for the vision part.
 bool may_be_unused(std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
@@ -161,7 +153,7 @@ bool may_be_unused(std::string_view name) {
 
 WeightMap weight_map() {
   WeightMap out = decoder_weights();
-  out.known_as = known_as;
+  out.known_as = without_text_prefix;
   out.may_be_unused = may_be_unused;
   return out;
 }

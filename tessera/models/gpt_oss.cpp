@@ -108,13 +108,7 @@ void read(const HfConfig& keys, GptOssOptions& out) {
 void write(const GptOssOptions& options, json::Value& out) {
   MoeOptions::Router known;
   known.bias = true;
-  TESSERA_REQUIRE(expert_width(options) == options.ffn_hidden_size && options.moe.every == 1 &&
-                      options.moe.first_dense == 0 && options.moe.layers.empty() &&
-                      options.moe.router.normalize,
-                  Unsupported,
-                  "Hugging Face's GptOssForCausalLM has experts of width ffn_hidden_size in every "
-                  "layer, whose weights are normalized",
-                  "choose another family in model.family for other experts");
+  require_plain_experts(options, kHf.architecture.c_str(), /*normalized=*/true);
   write_experts(options, kHf.architecture.c_str(), known, false, "num_local_experts", out);
   write_balance(options.moe, out);
   out["attention_bias"] = json::Value::boolean(options.attention_bias);

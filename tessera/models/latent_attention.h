@@ -14,6 +14,7 @@
 #include "tessera/models/norm.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/ops/attention.h"
 #include "tessera/ops/rotary.h"
 
 namespace tessera::models {
@@ -43,8 +44,11 @@ struct LatentAttentionSpec {
   double scale = 0.0;              ///< of the scores; 0: 1 / sqrt(channels of a head's keys)
 };
 
-/// Causal attention. Ranks share its heads; the latent vectors are computed on each rank. The KV
-/// cache holds keys and values of every head.
+/// Causal attention. Ranks share its heads; the latent vectors are computed on each rank. In
+/// generation the cache holds the latent vector and the rotated key of each token, which all heads
+/// share: queries are projected to the latent vector instead of keys to heads. It holds keys and
+/// values of every head where these are needed: with an adapter or 8-bit weights of kv_b_proj, and
+/// where rows must have the bits of training (ops/batch_invariance.h).
 class LatentAttention {
  public:
   explicit LatentAttention(LatentAttentionSpec spec)
@@ -67,6 +71,26 @@ class LatentAttention {
                                       nn::StepContext& context) const;
 
  private:
+  /// The values that all heads share: the normalized latent vector [B, T, R], and the rotated key
+  /// [B, 1, T, K].
+  struct Shared {
+    at::Tensor latent_BTR, placed_B1TK;
+  };
+  /// What the cache holds of a token: [B, 1, T, R + rotary].
+  static at::Tensor cached(const Shared& shared);
+  [[nodiscard]] bool keeps_latents(const nn::StepContext& context) const;
+  /// The result [B, H, T, values] from keys and values of each head.
+  [[nodiscard]] at::Tensor by_head(const at::Tensor& q_BHTK,
+                                   const Shared& shared,
+                                   ops::AttentionArgs args,
+                                   const nn::Block& block,
+                                   nn::StepContext& context) const;
+  /// The same from the latent vectors in the cache.
+  [[nodiscard]] at::Tensor by_latent(const at::Tensor& q_BHTK,
+                                     const Shared& shared,
+                                     ops::AttentionArgs args,
+                                     const nn::Block& block,
+                                     nn::StepContext& context) const;
   [[nodiscard]] at::Tensor queries(const at::Tensor& h_BTC,
                                    const ops::RotaryTable& table,
                                    nn::StepContext& context) const;

@@ -65,13 +65,7 @@ void read(const HfConfig& keys, MixtralOptions& out) {
 
 void write(const MixtralOptions& options, json::Value& out) {
   out["sliding_window"] = window_to_hf(options);
-  TESSERA_REQUIRE(expert_width(options) == options.ffn_hidden_size && options.moe.every == 1 &&
-                      options.moe.first_dense == 0 && options.moe.layers.empty() &&
-                      options.moe.router.normalize,
-                  Unsupported,
-                  "Hugging Face's MixtralForCausalLM has experts of width ffn_hidden_size in every "
-                  "layer, whose weights are normalized",
-                  "choose another family in model.family for other experts");
+  require_plain_experts(options, kHf.architecture.c_str(), /*normalized=*/true);
   write_experts(options, kHf.architecture.c_str(), {}, false, "num_local_experts", out);
   write_balance(options.moe, out);
   out["router_jitter_noise"] = real_to_hf(0.0);

@@ -104,6 +104,25 @@ void write_experts(const DecoderOptions& options,
   hf_config["num_experts_per_tok"] = json::Value::integer(moe.top_k);
 }
 
+void require_plain_experts(const DecoderOptions& options,
+                           const char* architecture,
+                           bool normalized) {
+  const MoeOptions& moe = options.moe;
+  TESSERA_REQUIRE(
+      expert_width(options) == options.ffn_hidden_size && moe.every == 1 && moe.first_dense == 0 &&
+          moe.layers.empty(),
+      Unsupported,
+      fmt::format("Hugging Face's {} has experts of width ffn_hidden_size in every layer",
+                  architecture),
+      "choose another family in model.family for other experts");
+  TESSERA_REQUIRE(moe.router.normalize == normalized,
+                  Unsupported,
+                  fmt::format("Hugging Face's {} {} the weights of experts",
+                              architecture,
+                              normalized ? "normalizes" : "does not normalize"),
+                  "leave model.moe.router.normalize at its default");
+}
+
 std::vector<Adjustable> adjustable_with_experts() {
   std::vector<Adjustable> out;
   for (const char* const key : {"attention_dropout",

@@ -40,6 +40,11 @@ void write_experts(const DecoderOptions& options,
                    bool shared,
                    const char* count_key,
                    json::Value& hf_config);
+/// Throws Error{Unsupported} unless experts have the width ffn_hidden_size and are in every layer,
+/// and their weights are normalized, or not, as transformers' model always does.
+void require_plain_experts(const DecoderOptions& options,
+                           const char* architecture,
+                           bool normalized);
 /// The keys that may be given with `model.from`: those of every decoder, and of `model.moe` those
 /// that change the training but not what the model computes.
 std::vector<Adjustable> adjustable_with_experts();

@@ -74,12 +74,8 @@ void read(const HfConfig& keys, OlmoeOptions& out) {
 }
 
 void write(const OlmoeOptions& options, json::Value& out) {
-  TESSERA_REQUIRE(
-      expert_width(options) == options.ffn_hidden_size && options.moe.every == 1 &&
-          options.moe.first_dense == 0 && options.moe.layers.empty(),
-      Unsupported,
-      "Hugging Face's OlmoeForCausalLM has experts of width ffn_hidden_size in every layer",
-      "choose another family in model.family for other experts");
+  require_plain_experts(
+      options, kHf.architecture.c_str(), /*normalized=*/options.moe.router.normalize);
   write_experts(options, kHf.architecture.c_str(), {}, false, "num_experts", out);
   out["clip_qkv"] = options.qkv_clip > 0 ? real_to_hf(options.qkv_clip) : json::Value();
   out["norm_topk_prob"] = json::Value::boolean(options.moe.router.normalize);

@@ -97,13 +97,7 @@ void read(const HfConfig& keys, PhimoeOptions& out) {
 void write(const PhimoeOptions& options, json::Value& out) {
   MoeOptions::Router known;
   known.score = "sparse_mixer";
-  TESSERA_REQUIRE(expert_width(options) == options.ffn_hidden_size && options.moe.every == 1 &&
-                      options.moe.first_dense == 0 && options.moe.layers.empty() &&
-                      !options.moe.router.normalize,
-                  Unsupported,
-                  "Hugging Face's PhimoeForCausalLM has experts of width ffn_hidden_size in every "
-                  "layer, whose weights are not normalized",
-                  "choose another family in model.family for other experts");
+  require_plain_experts(options, kHf.architecture.c_str(), /*normalized=*/false);
   write_experts(options, kHf.architecture.c_str(), known, false, "num_local_experts", out);
   write_balance(options.moe, out);
   out["router_jitter_noise"] = real_to_hf(options.moe.router.mixer_eps);

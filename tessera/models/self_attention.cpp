@@ -104,6 +104,14 @@ void SelfAttention::prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContex
     for (at::Tensor* const x : {&qkv.q_BHTK, &qkv.k_BGTK, &qkv.v_BGTK})
       *x = x->clamp(-spec_.qkv_clip, spec_.qkv_clip);
   }
+  if (spec_.temperature) {
+    qkv.q_BHTK = nn::by_position(qkv.q_BHTK,
+                                 *spec_.temperature,
+                                 batch.tensor("input_ids"),
+                                 spec_.max_positions,
+                                 context,
+                                 document_starts(batch));
+  }
   if (spec_.rotary_frequencies.empty()) return;
   ops::RotaryTable table = nn::rotary_table(batch.tensor("input_ids"),
                                             spec_.max_positions,
@@ -114,6 +122,9 @@ void SelfAttention::prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContex
   table.interleaved = spec_.rotary_interleaved;
   qkv.q_BHTK = nn::rotary(qkv.q_BHTK, table);
   qkv.k_BGTK = nn::rotary(qkv.k_BGTK, table);
+  if (!spec_.norms_rotated) return;
+  qkv.q_BHTK = nn::plain_head_norm(qkv.q_BHTK, spec_.qk_norm_eps);
+  qkv.k_BGTK = nn::plain_head_norm(qkv.k_BGTK, spec_.qk_norm_eps);
 }
 
 at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
@@ -125,6 +136,7 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
   ops::AttentionArgs args;
   args.causal = spec_.causal;
   args.window = spec_.window;
+  args.chunk = spec_.chunk;
   args.scale = spec_.scale;
   args.softcap = spec_.softcap;
   args.alibi = alibi_;

@@ -51,8 +51,12 @@ struct SelfAttentionSpec {
   std::int64_t max_positions = 0;
   bool rotary_interleaved = false;  ///< rotates channels 2 p and 2 p + 1 as a pair
   double rotary_factor = 1.0;       ///< ops::rotary_attention_factor()
+  /// RMS norms without weights of queries and keys, after rotation (Llama 4).
+  bool norms_rotated = false;
+  /// Multiplies queries by a factor that grows with the position.
+  std::optional<nn::Temperature> temperature = {};
   // See ops::AttentionArgs.
-  std::int64_t window = 0;
+  std::int64_t window = 0, chunk = 0;
   double scale = 0.0, softcap = 0.0;
   bool alibi = false;  ///< adds ops::alibi_slopes() to the scores
   /// Adds a learned bias by the distance of the tokens to the scores.

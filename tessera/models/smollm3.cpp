@@ -2,6 +2,7 @@
 // SmolLM 3: every fourth layer has no positions. Source: Bakouch et al. 2025, "SmolLM3: smol,
 // multilingual, long-context reasoner"; Yang et al. 2025, "RoPE to NoPE and back again".
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,42 +70,20 @@ const HfDecoder kHf = {.model_type = "smollm3",
                        .has_attention_bias = true,
                        .has_mlp_bias = true};
 
-/// no_rope_layers has a 1 for each layer with rotary positions; only every n-th layer may lack
-/// them.
-void read_layers_without_rotary(const HfConfig& keys, Smollm3Options& out) {
-  out.no_rope_interval = keys.count("no_rope_layer_interval", 4, 1e6);
-  if (keys.empty("no_rope_layers")) return;
-  const json::Value& list = *keys.find("no_rope_layers");
-  keys.refuse("no_rope_layers", list.is_array(), "a list");
-  const auto turns = [&](std::size_t i) { return list.items()[i].as_integer().value_or(1) != 0; };
-  const std::size_t count = list.items().size();
-  std::size_t first = 0;
-  while (first < count && turns(first))
-    ++first;
-  const std::size_t every = first < count ? first + 1 : 0;
-  for (std::size_t i = 0; i < count; ++i)
-    keys.refuse("no_rope_layers",
-                turns(i) == (every == 0 || (i + 1) % every != 0),
-                "a list in which every n-th layer is 0");
-  out.no_rope_interval = static_cast<std::int64_t>(every);
-}
-
 void read(const HfConfig& keys, Smollm3Options& out) {
   read_layer_types(keys, out);
   read_late_windows(keys, out);
-  read_layers_without_rotary(keys, out);
+  const std::optional<std::int64_t> every = read_no_rope_interval(keys);
+  keys.refuse("no_rope_layers", every.has_value(), "a list in which every n-th layer is 0");
+  out.no_rope_interval = *every;
 }
 
 void write(const Smollm3Options& options, json::Value& out) {
   late_windows_to_hf(options, out);
-  json::Value turns = json::Value::array();
-  for (std::int64_t i = 0; i < *options.num_layers; ++i) {
-    const bool none = options.no_rope_interval > 0 && (i + 1) % options.no_rope_interval == 0;
-    turns.push_back(json::Value::integer(none ? 0 : 1));
-  }
-  out["no_rope_layers"] = std::move(turns);
-  if (options.no_rope_interval > 0)
-    out["no_rope_layer_interval"] = json::Value::integer(options.no_rope_interval);
+  std::vector<bool> rotary;
+  for (std::int64_t i = 1; i <= *options.num_layers; ++i)
+    rotary.push_back(options.no_rope_interval == 0 || i % options.no_rope_interval != 0);
+  write_no_rope(rotary, options.no_rope_interval, out);
 }
 
 TESSERA_MODEL(

@@ -71,7 +71,6 @@ struct HeadSpecs {
 /// all labels but the last, with `pad_token` in place of -100.
 struct TargetText {
   std::int64_t start_token = 0, pad_token = 0;
-  double scale = 1.0;    ///< factor of the last hidden states, before the head
   double dropout = 0.0;  ///< dropout of the last hidden states
 };
 
@@ -98,6 +97,7 @@ struct TrunkOutput {
   VocabularyTable vocabulary;
   double init_std = 0.02;              ///< standard deviation of the initial weights
   double logit_softcap = 0.0;          ///< logits become cap * tanh(logits / cap); 0: none
+  double state_factor = 1.0;           ///< factor of the last hidden states, before a text's head
   bool causal = true;                  ///< a token's hidden state depends on no later token
   Modality modality = Modality::Text;  ///< what the first block reads; of two parts, the encoder's
   float init_cutoff = 0.0F;  ///< see Init::truncated(); 0: initial weights are not truncated

@@ -113,6 +113,44 @@ std::vector<std::vector<PrefixedDocument>> prefixed_documents(const at::Tensor& 
 
 }  // namespace
 
+namespace {
+
+/// The starts of the chunks of `tokens` tokens, within their documents if there are any: [B, S].
+at::Tensor starts_of_chunks(const at::Tensor& starts_BT,
+                            const at::Tensor& q,
+                            std::int64_t tokens,
+                            std::int64_t chunk) {
+  const at::Tensor all = at::arange(tokens, q.options().dtype(at::kLong)).unsqueeze(0);
+  const at::Tensor first = starts_BT.defined()
+                               ? starts_BT
+                               : at::zeros({q.size(0), tokens}, q.options().dtype(at::kLong));
+  return first + at::div(all - first, chunk, "floor") * chunk;
+}
+
+/// Expresses args.chunk by what the source of keys and values knows. A cache from which one token
+/// is read has one window; pages have one for each sequence.
+void express_chunks(ops::AttentionArgs& args, const at::Tensor& q, StepContext& context) {
+  if (args.chunk == 0) return;
+  TESSERA_ASSERT(args.causal && args.window == 0);
+  if (context.mode() == Mode::Decode) {
+    if (is_paged(context.batch)) return;
+    TESSERA_REQUIRE(q.size(2) == 1 || context.position + q.size(2) <= args.chunk,
+                    Unsupported,
+                    fmt::format("several tokens at once after others in block {}, whose attention "
+                                "is within chunks",
+                                context.block_name),
+                    "generate one token at a time");
+    args.window = q.size(2) == 1 ? context.position % args.chunk + 1 : 0;
+  } else {
+    const std::int64_t tokens = q.size(2) * token_source(q, context).ranks(context);
+    if (tokens > args.chunk)
+      args.starts_BT = starts_of_chunks(args.starts_BT, q, tokens, args.chunk);
+  }
+  args.chunk = 0;
+}
+
+}  // namespace
+
 at::Tensor attention(const at::Tensor& q,
                      const at::Tensor& k,
                      const at::Tensor& v,
@@ -120,6 +158,7 @@ at::Tensor attention(const at::Tensor& q,
                      const Block& block,
                      StepContext& context) {
   flow_form(context).cut_attention(args, context);
+  express_chunks(args, q, context);
   const AttentionSource& source = attention_source(q, args, context);
   return source.attend({q, k, v}, std::move(args), block, context);
 }
@@ -148,10 +187,10 @@ at::Tensor prefix_attention(const at::Tensor& q,
                             const at::Tensor& lengths,
                             const Block& block,
                             StepContext& context) {
-  TESSERA_REQUIRE(args.window == 0 && args.alibi.empty(),
+  TESSERA_REQUIRE(args.window == 0 && args.chunk == 0 && args.alibi.empty(),
                   Unsupported,
                   fmt::format("a prefix that sees itself in both directions, in block {}, whose "
-                              "attention has a window or ALiBi",
+                              "attention has a window, chunks or ALiBi",
                               context.block_name),
                   "choose the family of a decoder without them, or the task pretrain");
   if (context.mode() == Mode::Prefill) {

@@ -4,15 +4,10 @@
 #include <memory>
 #include <utility>
 
-#include <fmt/format.h>
-
-#include "tessera/base/error.h"
-#include "tessera/nn/autograd.h"
 #include "tessera/nn/expert_exchange.h"
+#include "tessera/nn/expert_products.h"
 #include "tessera/ops/clamped_gate.h"
 #include "tessera/ops/expert_rows.h"
-#include "tessera/ops/int8_rows.h"
-#include "tessera/ops/linear.h"
 
 // Legend: N tokens, C channels, F width of an expert, E experts, K experts that a token uses, R
 // rows of this rank's tokens, Q rows for this rank's experts.
@@ -20,24 +15,6 @@ namespace tessera::nn {
 namespace {
 
 using namespace detail;
-
-/// The matrix [O, I] of one of this rank's experts.
-at::Tensor matrix_of(const at::Tensor& stacked, std::int64_t expert) {
-  return matrix(stacked.select(0, expert));
-}
-
-/// x W^T + b for the matrix and bias of one expert, in x's dtype.
-at::Tensor product(const at::Tensor& x_QI,
-                   const Param& weight,
-                   const Param* bias,
-                   std::int64_t expert) {
-  const at::Tensor w = matrix_of(weight.tensor().detach(), expert);
-  const at::Tensor b =
-      bias == nullptr ? at::Tensor() : bias->tensor().detach().select(0, expert).view({-1});
-  if (!weight.scales().defined()) return ops::linear(x_QI, w, b);
-  return ops::linear_int8(
-      x_QI, {w, weight.scales().narrow(0, expert * w.size(0), w.size(0))}, b, std::nullopt);
-}
 
 at::Tensor activated(const at::Tensor& x, const ExpertForm& form) {
   if (form.clamp > 0.0) return ops::clamped_gate(x, form.clamp);
@@ -63,62 +40,15 @@ struct Call {
   std::shared_ptr<const ExpertExchange> exchange;
 };
 
-/// Rows of one unit.
-at::Tensor rows_of(const at::Tensor& rows_QC, const ExpertUnit& unit) {
-  return rows_QC.narrow(0, unit.begin, unit.rows);
-}
-
-bool trains(const Param* param) {
-  return param != nullptr && param->info().trainable;
-}
-
-/// Adds or writes a gradient of one expert for each unit, whose number `write` gets; experts
-/// without rows of a source get zeros in its slice.
-template <class Write>
-void write_slices(const Param* param, const ExpertExchange& exchange, const Write& write) {
-  if (!trains(param)) return;
-  GradSink& sink = param->grad();
-  const std::int64_t experts = exchange.own().second - exchange.own().first;
-  const std::vector<ExpertUnit>& units = exchange.units();
-  std::size_t u = 0;
-  for (int source = 0; source < exchange.sources(); ++source) {
-    if (u == units.size() || units[u].source != source) continue;
-    const at::Tensor& out = sink.out(source);
-    const bool adds = sink.accumulate(source);
-    for (std::int64_t expert = 0; expert < experts; ++expert) {
-      const bool here = u < units.size() && units[u].source == source && units[u].expert == expert;
-      if (here) {
-        write(u++, out.select(0, expert), adds);
-      } else if (!adds) {
-        out.select(0, expert).zero_();
-      }
-    }
-    sink.written(source);
-  }
-}
-
-/// The operands of the gradients of weights; those of each unit in lists.
+/// The operands of the gradients of weights.
 struct Later {
   std::shared_ptr<const Call> call;
-  at::Tensor x_QC, dy_QC;
-  std::vector<at::Tensor> dh, a;
+  ExpertOperands input, output;
 
   void write() const {
-    const ExpertExchange& exchange = *call->exchange;
-    const std::vector<ExpertUnit>& units = exchange.units();
-    using Sum = const at::Tensor&;
-    write_slices(call->weights.input, exchange, [&](std::size_t u, Sum to, bool adds) {
-      ops::linear_weight_grad(dh[u], rows_of(x_QC, units[u]), matrix(to), adds);
-    });
-    write_slices(call->weights.input_bias, exchange, [&](std::size_t u, Sum to, bool adds) {
-      ops::linear_bias_grad(dh[u], to.view({-1}), adds);
-    });
-    write_slices(call->weights.output, exchange, [&](std::size_t u, Sum to, bool adds) {
-      ops::linear_weight_grad(rows_of(dy_QC, units[u]), a[u], matrix(to), adds);
-    });
-    write_slices(call->weights.output_bias, exchange, [&](std::size_t u, Sum to, bool adds) {
-      ops::linear_bias_grad(rows_of(dy_QC, units[u]), to.view({-1}), adds);
-    });
+    const ExpertWeights& weights = call->weights;
+    expert_weight_grads(*weights.input, weights.input_bias, *call->exchange, input);
+    expert_weight_grads(*weights.output, weights.output_bias, *call->exchange, output);
   }
 };
 
@@ -136,6 +66,7 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
                             const at::Tensor& /*output*/,
                             const std::optional<at::Tensor>& /*input_bias*/,
                             const std::optional<at::Tensor>& /*output_bias*/,
+                            const std::optional<at::Tensor>& /*adapter*/,
                             std::shared_ptr<const Call> call) {
     const ExpertExchange& exchange = *call->exchange;
     StepContext& context = *call->context;
@@ -145,13 +76,13 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
     Kept kept = {call, exchange.to_owners(x_RC, "tokens for the experts", context), {}};
     const at::Tensor y_QC = at::empty(kept.x_QC.sizes(), kept.x_QC.options());
     for (const ExpertUnit& unit : exchange.units()) {
-      at::Tensor h = product(
+      at::Tensor h = expert_product(
           rows_of(kept.x_QC, unit), *call->weights.input, call->weights.input_bias, unit.expert);
       rows_of(y_QC, unit)
-          .copy_(product(activated(h, call->form),
-                         *call->weights.output,
-                         call->weights.output_bias,
-                         unit.expert));
+          .copy_(expert_product(activated(h, call->form),
+                                *call->weights.output,
+                                call->weights.output_bias,
+                                unit.expert));
       if (node != nullptr) kept.h.push_back(std::move(h));
     }
     const at::Tensor y_RC = exchange.to_sources(y_QC, "results of the experts", context);
@@ -186,7 +117,7 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
     at::Tensor dx;
     if (node->needs_input_grad(0))
       dx = ops::sum_of_rows(dx_RC, call->rows, call->weighs_inputs ? weights_NK : none);
-    return {dx, dweights, {}, {}, {}, {}, {}};
+    return {dx, dweights, {}, {}, {}, {}, {}, {}};
   }
 
   /// Returns the gradients of the rows, and writes those of the weights now or later.
@@ -194,35 +125,26 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
     const std::shared_ptr<const Call> call = kept.call;
     const ExpertWeights& weights = call->weights;
     const at::Tensor dx_QC = at::empty_like(kept.x_QC);
-    Later later = {call, std::move(kept.x_QC), dy_QC, {}, {}};
+    const at::Tensor x_QC = std::move(kept.x_QC);
+    Later later = {call, {}, {}};
     const std::vector<at::Tensor> all_h = std::exchange(kept.h, {});
     auto h = all_h.begin();
     for (const ExpertUnit& unit : call->exchange->units()) {
-      const at::Tensor da = ops::linear_input_grad(
-          rows_of(dy_QC, unit), matrix_of(weights.output->tensor().detach(), unit.expert));
+      const at::Tensor dy = rows_of(dy_QC, unit);
+      const at::Tensor da = expert_input_grad(dy, *weights.output, unit.expert);
       at::Tensor dh = activated_backward(da, *h, call->form);
-      rows_of(dx_QC, unit)
-          .copy_(
-              ops::linear_input_grad(dh, matrix_of(weights.input->tensor().detach(), unit.expert)));
-      if (trains(weights.output)) later.a.push_back(activated(*h, call->form));
-      later.dh.push_back(std::move(dh));
+      rows_of(dx_QC, unit).copy_(expert_input_grad(dh, *weights.input, unit.expert));
+      later.output.x_QI.push_back(trains_weight(*weights.output) ? activated(*h, call->form)
+                                                                 : at::Tensor());
+      later.output.dy_QO.push_back(dy);
+      later.input.x_QI.push_back(rows_of(x_QC, unit));
+      later.input.dy_QO.push_back(std::move(dh));
       ++h;
     }
     weight_gradient(*call->context, [later = std::move(later)] { later.write(); });
     return dx_QC;
   }
 };
-
-/// The rows of N tokens whose choices have no values: as many for each expert.
-ops::ExpertRows balanced_rows(std::int64_t N, std::int64_t K, std::int64_t E) {
-  const auto meta = at::TensorOptions().dtype(at::kLong).device(at::kMeta);
-  ops::ExpertRows out;
-  for (std::int64_t e = 0; e < E; ++e)
-    out.counts.push_back(N * K * (e + 1) / E - N * K * e / E);
-  out.token_of_R = out.choice_of_R = at::empty({N * K}, meta);
-  out.row_of_NK = at::empty({N, K}, meta);
-  return out;
-}
 
 std::vector<std::int64_t> counts_of(const at::Tensor& chosen_NK, std::int64_t num_experts) {
   std::vector<std::int64_t> out(static_cast<std::size_t>(num_experts), 0);
@@ -257,34 +179,31 @@ at::Tensor apply_experts(const at::Tensor& h_BTC,
                          bool weighs_inputs,
                          ExpertLoad* load,
                          StepContext& context) {
-  TESSERA_REQUIRE(
-      weights.input->extension() == nullptr && weights.output->extension() == nullptr,
-      Unsupported,
-      fmt::format("adapters of the experts {} are not built", weights.input->info().name),
-      "leave them out with adapter.exclude");
   const at::Tensor x_NC = rows(h_BTC);
   const at::Tensor& experts_NK = routed.choices.experts_NK;
-  const std::int64_t E = weights.input->info().shape.front(), K = experts_NK.size(1);
+  const std::int64_t E = weights.input->info().shape.front();
   auto call = std::make_shared<Call>();
   call->weights = weights;
   call->form = form;
   call->weighs_inputs = weighs_inputs;
   call->context = &context;
   const bool meta = x_NC.is_meta();
-  call->rows = meta ? balanced_rows(x_NC.size(0), K, E)
-                    : ops::sort_by_expert(experts_NK, E).on(x_NC.device());
+  call->rows = rows_of_choices(experts_NK, E, x_NC.device());
   call->exchange = std::make_shared<const ExpertExchange>(context, call->rows.counts, meta);
   if (load != nullptr && context.training() && !meta) {
     call->load = load;
     call->chosen_E = counts_of(routed.choices.chosen_NK, E);
     call->dropped = routed.dropped;
   }
+  std::optional<at::Tensor> adapter = reach_of(*weights.input);
+  if (!adapter) adapter = reach_of(*weights.output);
   const at::Tensor y_NC = detail::apply<ExpertsNode>(x_NC,
                                                      routed.weights_NK,
                                                      weights.input->tensor(),
                                                      weights.output->tensor(),
                                                      value_of(weights.input_bias),
                                                      value_of(weights.output_bias),
+                                                     adapter,
                                                      std::shared_ptr<const Call>(std::move(call)));
   return y_NC.view(h_BTC.sizes());
 }

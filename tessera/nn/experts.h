@@ -66,6 +66,17 @@ at::Tensor apply_experts(const at::Tensor& h_BTC,
                          ExpertLoad* load,
                          StepContext& context);
 
+/// Multiplies the row of each choice by the matrix [O, I] of its expert: x [N, 1, I], the same for
+/// all choices of a token, or [N, K, I] -> [N, K, O]. `weight` [E, O, I]. Bits and gradients are as
+/// those of apply_experts(). No choice may be dropped.
+at::Tensor project_by_expert(const at::Tensor& x,
+                             const Routed& routed,
+                             const Param& weight,
+                             StepContext& context);
+/// The weighted sum of a value for each choice, [N, K, C] -> [N, C], in fp32 in the order of the
+/// choices.
+at::Tensor sum_of_choices(const at::Tensor& y_NKC, const Routed& routed);
+
 /// y * sigmoid(gate) for y [B, T, C] and gate [B, T, 1].
 at::Tensor sigmoid_gate(const at::Tensor& y_BTC, const at::Tensor& gate_BT1);
 

@@ -145,6 +145,8 @@ Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight, HeadRange queries = 
 /// ranks sum the contributions of their heads to the weight's gradient.
 at::Tensor head_norm(
     const at::Tensor& x_BHTK, const Param& weight, double eps, double offset, StepContext& context);
+/// The same without a weight (Llama 4).
+at::Tensor plain_head_norm(const at::Tensor& x_BHTK, double eps);
 /// The RMS norm over the channels of all heads together (OLMo 2): `weight` [H * K] is split as the
 /// heads are; tensor-parallel ranks sum the squares.
 at::Tensor all_heads_norm(
@@ -166,6 +168,18 @@ ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
                               double factor = 1.0);
 /// Rotates queries or keys by the positions of their tokens.
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
+/// Multiplies queries by 1 + scale * log(1 + floor((p + 1) / floor)), where p is the position of
+/// the token (Llama 4). `ids_BT`, `most` and `starts_BT` are those of rotary_table().
+struct Temperature {
+  double scale = 0.1;
+  std::int64_t floor = 8192;  ///< tokens
+};
+at::Tensor by_position(const at::Tensor& q_BHTK,
+                       const Temperature& temperature,
+                       const at::Tensor& ids_BT,
+                       std::int64_t most,
+                       const StepContext& context,
+                       const at::Tensor& starts_BT = {});
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
 /// dropout() of the output features [..., F] of a layer with `weight`, of which each
 /// tensor-parallel rank holds a share. Throws Error{Unsupported} if the shares are not equal.

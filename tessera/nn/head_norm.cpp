@@ -100,6 +100,30 @@ struct HeadNormNode : torch::autograd::Function<HeadNormNode> {
   }
 };
 
+/// y = x * rstd over the channels of each head.
+struct PlainHeadNormNode : torch::autograd::Function<PlainHeadNormNode> {
+  static at::Tensor ones(const at::Tensor& x) {
+    return at::ones({x.size(1)}, x.options().dtype(at::kFloat));
+  }
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x_BHTK, double eps) {
+    const at::Tensor x = rows_of_heads(x_BHTK, x_BHTK.size(3));
+    const ops::RmsNormOut out = ops::rms_norm(x, ones(x), eps);
+    save(node, {x, out.rstd_N});
+    at::Tensor y = heads_of_rows(out.y_NC, x_BHTK.sizes());
+    return y;
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor dx = ops::rms_norm_backward(rows_of_heads(grads[0], grads[0].size(3)),
+                                                 saved[0],
+                                                 saved[1],
+                                                 ones(saved[0]),
+                                                 at::Tensor(),
+                                                 /*accumulate_weight=*/false);
+    return {heads_of_rows(dx, grads[0].sizes()), {}};
+  }
+};
+
 /// y = x * rstd * weight over the channels of all heads on all ranks.
 struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
   /// The mean over the channels of all ranks: fp32 [N, 1].
@@ -156,6 +180,10 @@ at::Tensor head_norm(const at::Tensor& x_BHTK,
                      double offset,
                      StepContext& context) {
   return detail::apply<HeadNormNode>(x_BHTK, weight.tensor(), Use{&weight, &context, eps, offset});
+}
+
+at::Tensor plain_head_norm(const at::Tensor& x_BHTK, double eps) {
+  return detail::apply<PlainHeadNormNode>(x_BHTK, eps);
 }
 
 at::Tensor all_heads_norm(const at::Tensor& x_BHTK,

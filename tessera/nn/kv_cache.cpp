@@ -39,10 +39,10 @@ void KvCache::write(std::int64_t position,
     const std::int64_t doubled = position > 0 ? 2 * keys_.size(2) : 0;
     const std::int64_t tokens = std::max({end, doubled, capacity});
     keys_ = grown(keys_, position, k_BHTK, tokens);
-    values_ = grown(values_, position, v_BHTK, tokens);
+    if (v_BHTK.defined()) values_ = grown(values_, position, v_BHTK, tokens);
   }
   keys_.narrow(2, position, k_BHTK.size(2)).copy_(k_BHTK);
-  values_.narrow(2, position, v_BHTK.size(2)).copy_(v_BHTK);
+  if (v_BHTK.defined()) values_.narrow(2, position, v_BHTK.size(2)).copy_(v_BHTK);
   length_ = end;
 }
 
@@ -50,6 +50,7 @@ void KvCache::select(const at::Tensor& rows_B) {
   const c10::NoGradGuard no_grad;
   if (rows_B.size(0) != keys_.size(0)) {
     for (at::Tensor* cache : {&keys_, &values_}) {
+      if (!cache->defined()) continue;
       at::Tensor chosen = at::empty(
           {rows_B.size(0), cache->size(1), cache->size(2), cache->size(3)}, cache->options());
       chosen.narrow(2, 0, length_).copy_(cache->narrow(2, 0, length_).index_select(0, rows_B));
@@ -58,15 +59,18 @@ void KvCache::select(const at::Tensor& rows_B) {
     return;
   }
   if (at::equal(rows_B, at::arange(rows_B.size(0), rows_B.options()))) return;
-  for (const at::Tensor& seen : {keys(), values()})
+  for (const at::Tensor& all : {keys_, values_}) {
+    if (!all.defined()) continue;
+    const at::Tensor seen = all.narrow(2, 0, length_);
     seen.copy_(seen.index_select(0, rows_B));
+  }
 }
 
 at::Tensor KvCache::keys() const {
   return keys_.narrow(2, 0, length_);
 }
 at::Tensor KvCache::values() const {
-  return values_.narrow(2, 0, length_);
+  return values_.defined() ? values_.narrow(2, 0, length_) : keys();
 }
 
 bool is_paged(const Batch* batch) {
@@ -123,12 +127,17 @@ void PagedKvCache::write(const at::Tensor& k_BHTK,
     const std::int64_t room = (capacity + kPageTokens - 1) / kPageTokens;
     ops::KvPages more = ops::kv_pages(
         std::max({needed, room, 2 * had}), kPageTokens, k_BHTK, dtype_of(batch, k_BHTK));
+    if (!v_BHTK.defined()) {
+      more.values_PGNK = more.keys_PGNK;
+      more.value_scales_PGN = more.key_scales_PGN;
+    }
     if (had > 0) take_over(more, pages_);
     pages_ = std::move(more);
   }
   if (batch.has(kPageCopies))
     ops::copy_pages(pages_, host_values(batch.tensor(kPageCopies)).contiguous());
-  ops::write_pages(pages_, k_BHTK, v_BHTK, table_BW, first_positions(batch));
+  ops::write_pages(
+      pages_, k_BHTK, v_BHTK.defined() ? v_BHTK : k_BHTK, table_BW, first_positions(batch));
 }
 
 }  // namespace tessera::nn

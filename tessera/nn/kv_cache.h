@@ -20,8 +20,9 @@ class KvCache {
  public:
   [[nodiscard]] std::int64_t length() const { return length_; }
   /// Writes T tokens at `position` and forgets everything from there on. The memory holds at least
-  /// `capacity` tokens and is doubled when a sequence outgrows it. Throws Error{Bug} if tokens
-  /// between length() and `position` are missing.
+  /// `capacity` tokens and is doubled when a sequence outgrows it. Values may be undefined: then
+  /// values() are the keys (latent attention). Throws Error{Bug} if tokens between length() and
+  /// `position` are missing.
   void write(std::int64_t position,
              const at::Tensor& k_BHTK,
              const at::Tensor& v_BHTK,
@@ -43,8 +44,8 @@ class KvCache {
 class PagedKvCache {
  public:
   /// Writes the tokens of each row at the positions that the batch says, after copying the pages
-  /// that it says. The memory holds at least `capacity` tokens and is doubled when there are more
-  /// pages.
+  /// that it says. Values may be undefined, as in KvCache. The memory holds at least `capacity`
+  /// tokens and is doubled when there are more pages.
   void write(const at::Tensor& k_BHTK,
              const at::Tensor& v_BHTK,
              const Batch& batch,
@@ -75,7 +76,8 @@ inline constexpr const char* kCacheRow = "cache_row";
 
 class StepContext;
 /// Writes keys and values [B, G, T, K] of tokens from position 0 on into the cache of `block`, for
-/// tokens that attention() reads later. In Prefill only, for tokens that also see later tokens.
+/// tokens that attention() reads later. Values may be undefined, as in KvCache. In Prefill only,
+/// for tokens that also see later tokens, or whose own attention uses other keys.
 void fill_cache(const at::Tensor& k, const at::Tensor& v, const Block& block, StepContext& context);
 
 /// Returns true if the batch says which pages its rows have.

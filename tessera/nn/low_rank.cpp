@@ -400,6 +400,16 @@ void require_no_form(const Param& weight) {
 
 }  // namespace
 
+std::string low_rank_a(const std::string& module) {
+  return module + kEndOfA;
+}
+std::string low_rank_b(const std::string& module) {
+  return module + kEndOfB;
+}
+bool computes_adapters() {
+  return adapters_off == 0;
+}
+
 bool is_low_rank(const ParamInfo& info) {
   const auto ends = {kEndOfA, kEndOfB, kEndOfMagnitude, kEndOfTableA, kEndOfTableB};
   return std::any_of(

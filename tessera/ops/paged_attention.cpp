@@ -92,6 +92,12 @@ void copy_pages(const KvPages& pages, const at::Tensor& copies_M2) {
   }
 }
 
+std::int64_t window_at(const AttentionArgs& args, std::int64_t position) {
+  if (args.chunk == 0) return args.window;
+  const std::int64_t of_chunk = position % args.chunk + 1;
+  return args.window == 0 ? of_chunk : std::min(args.window, of_chunk);
+}
+
 at::Tensor paged_attention(const at::Tensor& q_BH1K,
                            const KvPages& pages,
                            const at::Tensor& table_BW,

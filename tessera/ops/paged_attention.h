@@ -40,12 +40,15 @@ void write_pages(const KvPages& pages,
                  const at::Tensor& table_BW,
                  const at::Tensor& first_B);
 
+/// The window of a query at `position`: args.window, or what args.chunk leaves of it; 0: none.
+std::int64_t window_at(const AttentionArgs& args, std::int64_t position);
+
 /// Copies whole pages: `copies_M2` has rows of source and target, int64 in host memory.
 void copy_pages(const KvPages& pages, const at::Tensor& copies_M2);
 
 /// Returns the attention [B, H, 1, K] of one query per sequence, at position lengths_B - 1, to the
-/// lengths_B tokens of its pages. `args` gives scale, window, softcap, ALiBi and bias; it must be
-/// causal and have neither a mask nor dropout. A bias [H, 1, S] has the keys of the longest
+/// lengths_B tokens of its pages. `args` gives scale, window, chunk, softcap, ALiBi and bias; it
+/// must be causal and have neither a mask nor dropout. A bias [H, 1, S] has the keys of the longest
 /// sequence, and depends only on distances: a shorter sequence uses its end. On a CPU, the bits are
 /// those of attention() for the same keys and values in contiguous memory.
 at::Tensor paged_attention(const at::Tensor& q_BH1K,

@@ -32,12 +32,6 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       const bool packed = options.packed && !info.tied && options.packed(info.name);
       if (packed) {
         TESSERA_ASSERT(!info.trainable);
-        TESSERA_REQUIRE(!info.stacked(),
-                        Unsupported,
-                        info.name +
-                            " holds the matrices of several experts and cannot be stored in "
-                            "four or eight bits",
-                        "remove adapter.quantize_base");
         residency = Residency::Packed;
       } else if (sharded && !known && info.room_numel() < options.persistence_threshold &&
                  persistent + info.room_numel() <= options.persistent) {

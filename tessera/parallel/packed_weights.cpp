@@ -44,9 +44,22 @@ at::Tensor rows_in_whole(const ParamInfo& info) {
   return rows;
 }
 
+/// True if ranks share the parameter by its first dim alone: experts.
+bool is_cut_in_front(const ParamInfo& info) {
+  const mesh::Box box = info.held();
+  for (std::size_t d = 1; d < info.shape.size(); ++d) {
+    if (box.begin[d] != 0 || box.end[d] != info.shape[d]) return false;
+  }
+  return true;
+}
+
 /// The blocks of the whole parameter that this rank's blocks are, in order: int64 [blocks].
 at::Tensor blocks_in_whole(const ParamInfo& info) {
   const mesh::Box box = info.held();
+  if (is_cut_in_front(info)) {
+    const std::int64_t each = info.numel() / info.shape.front() / ops::kNf4Block;
+    return at::arange(box.begin.front() * each, box.end.front() * each, at::kLong);
+  }
   const at::Tensor columns =
       at::arange(box.begin.back() / ops::kNf4Block, box.end.back() / ops::kNf4Block, at::kLong);
   const std::int64_t blocks_of_row = info.shape.back() / ops::kNf4Block;
@@ -85,9 +98,10 @@ at::Tensor scales_of_whole(const ParamInfo& info, const ReadWhole& whole) {
 void require_same_blocks(const Segment& segment, const PackingOptions& options) {
   const ParamInfo& info = *segment.info;
   if (!info.cut() || options.packing != Packing::Nf4) return;
-  const bool same = columns_of(segment) % ops::kNf4Block == 0 &&
-                    info.shape.back() % ops::kNf4Block == 0 &&
-                    info.held().begin.back() % ops::kNf4Block == 0;
+  const bool same = is_cut_in_front(info) ? info.numel() / info.shape.front() % ops::kNf4Block == 0
+                                          : columns_of(segment) % ops::kNf4Block == 0 &&
+                                                info.shape.back() % ops::kNf4Block == 0 &&
+                                                info.held().begin.back() % ops::kNf4Block == 0;
   TESSERA_REQUIRE(same,
                   Unsupported,
                   fmt::format("adapter.quantize_base: {} is shared by ranks, and a rank's part of "

@@ -99,7 +99,16 @@ void tell_unused(const models::Adapter& adapter, std::vector<std::string>& notes
   std::vector<std::string> modules;
   for (const models::AdapterModule& module : adapter.modules)
     modules.push_back(module.part.module);
-  for (const std::string& unused : models::AdapterRules(adapter.options).unused(modules))
+  std::vector<std::string> parameters;
+  for (const models::AdapterModule& module : adapter.modules)
+    parameters.push_back(module.parameter);
+  const models::AdapterRules rules(adapter.options);
+  for (const std::string& unused : rules.unused_parameters(parameters))
+    notes.push_back(
+        fmt::format("adapter.target_parameters \"{}\" is no stacked matrix of experts "
+                    "of this model and has no effect",
+                    unused));
+  for (const std::string& unused : rules.unused(modules))
     notes.push_back(
         fmt::format("adapter.{} fits none of the adapted layers and has no effect; they are {}",
                     unused,
@@ -149,6 +158,14 @@ void plan_adapter(models::AdapterOptions& options,
                  fmt::format("not built: the adapter of a table ({}) on a grid of ranks",
                              module.part.module),
                  "leave it out, or set parallel.tensor.mode to 1d");
+    return;
+  }
+  for (const models::AdapterModule& module : adapter->modules) {
+    if (module.experts == 0 || options.dropout == 0) continue;
+    problems.add(origins.place("adapter.dropout"),
+                 "adapter.dropout",
+                 fmt::format("adapters of experts ({}) have no dropout", module.part.module),
+                 "set it to 0, or leave experts out with adapter.exclude");
     return;
   }
   model.base = model.resolved;

@@ -107,6 +107,17 @@ TEST(Experts, GiveTheSameBitsWhereRanksHaveNoSamplesOrBlocksRunAgain) {
   expect_bits_of_one_rank(again, {{4, {.ranks = 4, .stage = 3}}});
 }
 
+TEST(Experts, InAttentionGiveTheSameBitsToo) {
+  TinyRun run;
+  run.set("model",
+          R"({"family": "jetmoe", "num_layers": 2, "hidden_size": 32, "num_heads": 4,
+              "num_kv_heads": 2, "ffn_hidden_size": 24, "max_positions": 16,
+              "moe": {"num_experts": 5, "losses": {"balance": 0.02}}})");
+  expect_bits_of_one_rank(run, kDivisions);
+  run.use_padded_documents();
+  expect_bits_of_one_rank(run, {{4, {.ranks = 4, .stage = 3}}}, 7);
+}
+
 TEST(Experts, GiveTheSameBitsInAPipeline) {
   for (const char* schedule : {"1f1b", "zb-h1"}) {
     SCOPED_TRACE(schedule);
@@ -166,7 +177,32 @@ TEST(Experts, WorkWithTensorAndContextParallelismWithinRounding) {
   }
 }
 
+// Of each expert, and of the stacked matrices of all experts.
+TEST(Experts, HaveAdaptersWithTheSameBitsInEveryLayout) {
+  const std::string split = R"("targets": ["q_proj", "gate_proj", "up_proj", "down_proj"])",
+                    stacked = R"("targets": ["v_proj"],
+                                 "target_parameters": ["gate_up_proj", "experts.down_proj"])";
+  const auto adapted = [](const std::string& more) {
+    return sparse_run().set("adapter", R"({"type": "lora", "r": 2, "alpha": 8, )" + more + "}");
+  };
+  for (const std::string& targets : {split, stacked}) {
+    SCOPED_TRACE(targets);
+    const Trace one = adapted(targets).train({.ranks = 1, .accumulation = 4}, 6);
+    EXPECT_LT(one.losses.back(), one.losses.front());
+    expect_bits_of_one_rank(adapted(targets), kDivisions);
+  }
+  for (const char* const packing : {"nf4", "int8"}) {
+    SCOPED_TRACE(packing);
+    const TinyRun run = adapted(split + R"(, "quantize_base": ")" + packing + "\"");
+    expect_bits_of_one_rank(run, kDivisions);
+    EXPECT_NE(run.train({}, 2).losses, adapted(split).train({}, 2).losses) << "nothing is packed";
+  }
+}
+
 TEST(Experts, AreRefusedWhereALayoutCannotHaveThem) {
+  TinyRun dropping = sparse_run();
+  dropping.set("adapter", R"({"type": "lora", "targets": ["up_proj"], "dropout": 0.1})");
+  EXPECT_THROW((void)dropping.plan({}), Error) << "adapters of experts have no dropout";
   EXPECT_THROW((void)divided(TinyRun(), 2).plan({.ranks = 2}), Error) << "no experts";
   EXPECT_THROW((void)divided(sparse_run(), 3).plan({.ranks = 4}), Error) << "3 does not divide 4";
   EXPECT_THROW((void)divided(sparse_run(), 8).plan({.ranks = 8}), Error) << "5 experts";

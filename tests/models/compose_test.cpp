@@ -271,8 +271,8 @@ TEST(Families, ThatAreNotBuiltAreRefusedByTheirKind) {
     }
     return "";
   };
-  EXPECT_THAT(refusal(R"({"model_type": "jetmoe", "num_local_experts": 8})"),
-              AllOf(HasSubstr("\"jetmoe\" is not built yet"), HasSubstr("mixtures of experts")));
+  EXPECT_THAT(refusal(R"({"model_type": "jamba", "num_experts": 16})"),
+              AllOf(HasSubstr("\"jamba\" is not built yet"), HasSubstr("mixtures of experts")));
   EXPECT_THAT(refusal(R"({"model_type": "whisper", "num_mel_bins": 80})"),
               AllOf(HasSubstr("\"whisper\" is not built yet"), HasSubstr("models of speech")));
   EXPECT_THAT(refusal(R"({"model_type": "other", "num_experts": 1})"),

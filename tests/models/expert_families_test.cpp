@@ -41,6 +41,15 @@ const std::map<std::string, std::string>& configs() {
       {"deepseek_v3", sizes + latent + R"("rope_interleave": false)"},
       {"gpt_oss", sizes + R"("num_local_experts": 4, "head_dim": 8, "swiglu_limit": 2.5)"},
       {"phimoe", sizes + R"("num_local_experts": 4, "attention_bias": true)"},
+      {"granitemoe", sizes + R"("num_local_experts": 4, "embedding_multiplier": 12.0,
+                  "attention_multiplier": 0.5, "residual_multiplier": 0.25, "logits_scaling": 8.0)"},
+      {"jetmoe",
+       R"("num_hidden_layers": 2, "hidden_size": 16, "num_key_value_heads": 2, "kv_channels": 4,
+          "intermediate_size": 8, "vocab_size": 32, "max_position_embeddings": 32,
+          "num_local_experts": 4, "num_experts_per_tok": 2, "aux_loss_coef": 0.25)"},
+      {"llama4_text", sizes + R"("num_local_experts": 4, "head_dim": 8, "intermediate_size_mlp": 12,
+                  "moe_layers": [1], "no_rope_layers": [0, 1], "attention_chunk_size": 4,
+                  "attn_temperature_tuning": 4, "attn_scale": 0.25, "floor_scale": 4)"},
       {"dbrx",
        R"("n_layers": 2, "d_model": 16, "n_heads": 2, "vocab_size": 32, "max_seq_len": 32,
           "attn_config": {"kv_n_heads": 1, "clip_qkv": 2.5, "rope_theta": 20000.0},
@@ -125,6 +134,15 @@ TEST(ExpertFamilies, HaveThePublishedNamesOfTensors) {
   EXPECT_THAT(tensors_of("gpt_oss"), Contains("model.layers.1.mlp.experts.gate_up_proj"));
   EXPECT_THAT(tensors_of("gpt_oss"), Contains("model.layers.1.mlp.experts.down_proj_bias"));
   EXPECT_THAT(tensors_of("gpt_oss"), Contains("model.layers.1.self_attn.sinks"));
+  EXPECT_THAT(tensors_of("granitemoe"),
+              Contains("model.layers.1.block_sparse_moe.input_linear.weight"));
+  EXPECT_THAT(tensors_of("jetmoe"),
+              Contains("model.layers.1.self_attention.experts.output_linear.weight"));
+  EXPECT_THAT(tensors_of("jetmoe"), Contains("model.layers.1.mlp.bias"));
+  EXPECT_THAT(tensors_of("llama4_text"), Contains("model.layers.1.feed_forward.experts.down_proj"));
+  EXPECT_THAT(tensors_of("llama4_text"), Contains("model.layers.0.feed_forward.up_proj.weight"));
+  EXPECT_THAT(tensors_of("llama4_text"),
+              Contains("model.layers.1.feed_forward.shared_expert.gate_proj.weight"));
   EXPECT_THAT(tensors_of("dbrx"), Contains("transformer.blocks.1.ffn.experts.mlp.w2"));
   EXPECT_THAT(tensors_of("dbrx"), Contains("transformer.blocks.1.norm_attn_norm.attn.Wqkv.weight"));
 }
@@ -183,11 +201,11 @@ Adapter adapter_for(const std::string& family, const std::string& targets) {
   return find_adapter(options, model, families().get(family).weight_map);
 }
 
-// Routers and experts are not computed with adapters, and none may be silently without effect.
-TEST(ExpertFamilies, HaveAdaptersOfEverythingButRoutersAndExperts) {
+// As in PEFT, experts have adapters where they are named, and "all-linear" does not name them.
+TEST(ExpertFamilies, HaveAdaptersOfEverythingButRoutersAndExpertsByDefault) {
   for (const auto& [family, text] : configs()) {
     SCOPED_TRACE(family);
-    bool attention = false;
+    bool attention = family == "jetmoe";
     for (const AdapterModule& module : adapter_for(family, R"("all-linear")").modules) {
       EXPECT_FALSE(module.weight->stacked()) << module.part.module;
       EXPECT_THAT(module.part.module, Not(testing::EndsWith(".gate")));
@@ -196,13 +214,38 @@ TEST(ExpertFamilies, HaveAdaptersOfEverythingButRoutersAndExperts) {
     }
     EXPECT_TRUE(attention);
   }
+}
+
+std::string refusal_of_adapter(const std::string& family, const std::string& targets) {
   try {
-    (void)adapter_for("qwen3_moe", R"(["q_proj", "up_proj"])");
-    ADD_FAILURE() << "nothing is refused";
+    (void)adapter_for(family, targets);
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("up_proj"));
-    EXPECT_THAT(error.what(), HasSubstr("experts"));
+    return error.what();
   }
+  return "";
+}
+
+TEST(ExpertFamilies, HaveOneAdapterForTheExpertsOfALayer) {
+  const Adapter adapter = adapter_for("qwen3_moe", R"(["q_proj", "up_proj"])");
+  std::vector<std::string> stacked;
+  for (const AdapterModule& module : adapter.modules) {
+    if (module.experts == 0) continue;
+    stacked.push_back(module.a());
+    EXPECT_EQ(adapter.parameters.at(module.a())->shape, (Shape{4, 8, 16}));
+    EXPECT_EQ(adapter.parameters.at(module.b())->shape, (Shape{4, 8, 8}));
+    EXPECT_EQ(module.stored.at(3), "model.layers.1.mlp.experts.3.up_proj");
+  }
+  EXPECT_THAT(stacked, testing::ElementsAre("model.layers.1.mlp.experts.up_proj.lora_A.weight"));
+}
+
+TEST(ExpertFamilies, RefuseAdaptersThatExpertsCannotHave) {
+  EXPECT_THAT(refusal_of_adapter("qwen3_moe", R"(["experts.0.up_proj"])"),
+              HasSubstr("some experts of its layer have none"));
+  EXPECT_THAT(refusal_of_adapter("qwen3_moe", R"(["up_proj"], "rank_pattern": {"2.up_proj": 3})"),
+              HasSubstr("another rank"));
+  EXPECT_THAT(refusal_of_adapter("qwen3_moe", R"(["mlp.gate"])"), HasSubstr("router"));
+  EXPECT_THAT(refusal_of_adapter("mixtral", R"(["w1"], "target_parameters": ["gate_up_proj"])"),
+              HasSubstr("target_parameters"));
 }
 
 }  // namespace

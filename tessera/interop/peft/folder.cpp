@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/interop/peft/layout.h"
 #include "tessera/text/small_file.h"
 
 namespace tessera::interop {
@@ -26,10 +28,11 @@ namespace {
 namespace fs = std::filesystem;
 using models::AdapterModule;
 
-constexpr std::string_view kPrefix = "base_model.model.";
+/// The version whose layout folders have that are written here.
+constexpr const char* kPeftVersion = "0.19.0";
 
 /// Keys that change what an adapter or its base computes, and are not implemented.
-constexpr std::array<std::string_view, 15> kNotBuilt = {"alora_invocation_tokens",
+constexpr std::array<std::string_view, 14> kNotBuilt = {"alora_invocation_tokens",
                                                         "arrow_config",
                                                         "corda_config",
                                                         "kasa_config",
@@ -37,7 +40,6 @@ constexpr std::array<std::string_view, 15> kNotBuilt = {"alora_invocation_tokens
                                                         "lora_bias",
                                                         "lora_ga_config",
                                                         "monteclora_config",
-                                                        "target_parameters",
                                                         "trainable_token_indices",
                                                         "use_bdlora",
                                                         "use_qalora",
@@ -120,6 +122,19 @@ models::AdapterBias bias_of(const std::string& word, const std::string& file) {
               "expected none, all or lora_only");
 }
 
+/// Before 0.19 PEFT stored the adapters of stacked parameters with inputs and outputs exchanged.
+void require_recent(const std::string& version, const std::string& file) {
+  int major = 0, minor = 0;
+  const bool known = std::sscanf(version.c_str(), "%d.%d", &major, &minor) == 2;
+  TESSERA_REQUIRE(known && (major > 0 || minor >= 19),
+                  Unsupported,
+                  fmt::format("{}: target_parameters of PEFT {}, which stores the adapters of "
+                              "experts with inputs and outputs exchanged",
+                              file,
+                              version.empty() ? "before 0.19 (it has no peft_version)" : version),
+                  "load and save it with PEFT 0.19 or later");
+}
+
 models::AdapterOptions options_of(const json::Value& config, const std::string& file) {
   TESSERA_REQUIRE(
       config.is_object(), Format, file + " is not an object", "name a folder of PEFT's");
@@ -161,6 +176,11 @@ models::AdapterOptions options_of(const json::Value& config, const std::string& 
                   fmt::format("{}: lora_dropout is {}", file, out.dropout),
                   "a probability is from 0 to below 1");
   out.targets = keys.value("target_modules");
+  out.target_parameters = keys.names("target_parameters");
+  if (!out.target_parameters.empty()) {
+    require_recent(keys.string("peft_version", ""), file);
+    if (out.targets.is_null()) out.targets = json::Value::array();
+  }
   TESSERA_REQUIRE(!out.targets.is_null(),
                   Format,
                   fmt::format("{}: names no target_modules", file),
@@ -179,10 +199,13 @@ models::AdapterOptions options_of(const json::Value& config, const std::string& 
 }  // namespace
 
 std::string plain_peft_name(std::string name) {
-  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
+  if (name.starts_with(kPeftPrefix)) name.erase(0, kPeftPrefix.size());
   for (const std::string_view inserted : {".default", ".modules_to_save", ".base_layer"}) {
     const std::size_t at = name.find(inserted);
     const std::size_t behind = at == std::string::npos ? 0 : at + inserted.size();
+    // The wrapper of one of two adapted parameters of a module is a part of its adapter's name.
+    if (behind > 0 && inserted == ".base_layer" && name.substr(behind).starts_with(".lora_"))
+      continue;
     if (behind > 0 && (behind == name.size() || name[behind] == '.'))
       name.erase(at, inserted.size());
   }
@@ -198,126 +221,6 @@ bool is_base_of_peft(const std::string& stored) {
 }
 
 namespace {
-
-/// A tensor of the folder that corresponds to all or a part of a parameter.
-struct PeftTensor {
-  std::string name;  ///< plain_peft_name()
-  Shape shape;
-  std::string stored;  ///< the name that PEFT writes
-  /// Copies it into the parameter.
-  std::function<void(const std::vector<float>& theirs, float* ours)> into;
-  /// Copies it out of the parameter.
-  std::function<void(const float* ours, std::vector<float>& theirs)> out_of;
-};
-
-/// Rows of `width` floats; each row of the parameter corresponds to a row of the tensor.
-PeftTensor of_rows(std::string name,
-                   Shape shape,
-                   const std::vector<std::int64_t>& rows,
-                   std::int64_t count,
-                   std::int64_t width) {
-  PeftTensor out{std::move(name), std::move(shape), {}, {}, {}};
-  out.stored = std::string(kPrefix) + out.name;
-  const auto row_of = [rows](std::int64_t row) {
-    return rows.empty() ? row : rows[static_cast<std::size_t>(row)];
-  };
-  out.into = [=](const std::vector<float>& theirs, float* ours) {
-    for (std::int64_t row = 0; row < count; ++row)
-      std::copy_n(theirs.data() + row_of(row) * width, width, ours + row * width);
-  };
-  out.out_of = [=](const float* ours, std::vector<float>& theirs) {
-    for (std::int64_t row = 0; row < count; ++row)
-      std::copy_n(ours + row * width, width, theirs.data() + row_of(row) * width);
-  };
-  return out;
-}
-
-/// A matrix that is stored transposed.
-PeftTensor of_transposed(std::string name, std::int64_t rows, std::int64_t columns) {
-  PeftTensor out{std::move(name), {columns, rows}, {}, {}, {}};
-  out.stored = std::string(kPrefix) + out.name;
-  out.into = [=](const std::vector<float>& theirs, float* ours) {
-    for (std::int64_t i = 0; i < rows * columns; ++i)
-      ours[i] = theirs[static_cast<std::size_t>((i % columns) * rows + i / columns)];
-  };
-  out.out_of = [=](const float* ours, std::vector<float>& theirs) {
-    for (std::int64_t i = 0; i < rows * columns; ++i)
-      theirs[static_cast<std::size_t>((i % columns) * rows + i / columns)] = ours[i];
-  };
-  return out;
-}
-
-/// The tensors that form each parameter of the adapter.
-using PeftLayout = std::map<std::string, std::vector<PeftTensor>>;
-
-void add_module(const AdapterModule& module, PeftLayout& out) {
-  const std::int64_t rank = module.part.rank;
-  const auto add = [&](const std::string& name, PeftTensor tensor) {
-    out[name].push_back(std::move(tensor));
-  };
-  if (module.table) {
-    add(module.a(), of_transposed(module.a(), module.outputs, rank));
-    add(module.b(), of_rows(module.b(), {module.inputs, rank}, {}, module.inputs, rank));
-    return;
-  }
-  add(module.a(), of_rows(module.a(), {rank, module.inputs}, {}, rank, module.inputs));
-  add(module.b(), of_rows(module.b(), {module.outputs, rank}, module.rows, module.outputs, rank));
-  if (!module.part.magnitude) return;
-  add(module.magnitude(),
-      of_rows(module.magnitude(), {module.outputs}, module.rows, module.outputs, 1));
-}
-
-/// Adds a parameter that is trained as a whole. Biases of adapted layers are stored inside these
-/// layers.
-void add_trained(const ParamInfo& info,
-                 const models::WeightMap& map,
-                 const std::set<std::string>& adapted,
-                 PeftLayout& out) {
-  const models::Composition composition = map.compose(info);
-  for (const models::Composition::Part& part : composition.parts()) {
-    const models::StridedCopy copy = composition.copy_of(part);
-    PeftTensor tensor{part.tensor, part.tensor_shape, {}, {}, {}};
-    const std::size_t dot = part.tensor.rfind('.');
-    const std::string module = part.tensor.substr(0, dot);
-    tensor.stored =
-        std::string(kPrefix) +
-        (adapted.contains(module) ? module + ".base_layer" + part.tensor.substr(dot) : part.tensor);
-    const std::int64_t numel = info.numel();
-    tensor.into = [copy, numel](const std::vector<float>& theirs, float* ours) {
-      copy_range(
-          copy,
-          0,
-          numel,
-          [&](std::int64_t begin, std::int64_t end, float* to) {
-            std::copy(theirs.begin() + begin, theirs.begin() + end, to);
-          },
-          ours);
-    };
-    tensor.out_of = [copy = copy.reversed()](const float* ours, std::vector<float>& theirs) {
-      copy_range(
-          copy,
-          0,
-          static_cast<std::int64_t>(theirs.size()),
-          [&](std::int64_t begin, std::int64_t end, float* to) {
-            std::copy(ours + begin, ours + end, to);
-          },
-          theirs.data());
-    };
-    out[info.name].push_back(std::move(tensor));
-  }
-}
-
-PeftLayout layout_of(const models::Adapter& adapter, const models::WeightMap& map) {
-  PeftLayout out;
-  std::set<std::string> adapted;
-  for (const AdapterModule& module : adapter.modules) {
-    add_module(module, out);
-    adapted.insert(module.part.module);
-  }
-  for (const std::string& name : adapter.trained)
-    add_trained(*adapter.parameters.at(name), map, adapted, out);
-  return out;
-}
 
 std::int64_t numel_of(const Shape& shape) {
   std::int64_t out = 1;
@@ -471,16 +374,20 @@ json::Value peft_config(const models::Adapter& adapter,
   };
   // Full names select the same modules, whatever other modules the reading program finds in the
   // model.
-  std::set<std::string> modules;
+  std::set<std::string> modules, parameters;
   json::Value ranks = json::Value::object(), alphas = json::Value::object();
   bool transposed = false;
   const models::AdapterRules rules(options);
   for (const AdapterModule& module : adapter.modules) {
-    const std::string& name = module.part.module;
-    modules.insert(name);
+    if (!module.parameter.empty()) parameters.insert(module.parameter);
     transposed = transposed || module.transposed;
-    if (module.part.rank != options.r) ranks[name] = json::Value::integer(module.part.rank);
-    if (rules.alpha(name) != options.alpha) alphas[name] = json::Value::number(rules.alpha(name));
+    const std::vector<std::string> names =
+        module.experts > 0 ? module.stored : std::vector<std::string>{module.part.module};
+    for (const std::string& name : names) {
+      if (module.parameter.empty()) modules.insert(name);
+      if (module.part.rank != options.r) ranks[name] = json::Value::integer(module.part.rank);
+      if (rules.alpha(name) != options.alpha) alphas[name] = json::Value::number(rules.alpha(name));
+    }
   }
   static constexpr std::array<const char*, 3> kBiases = {"none", "all", "lora_only"};
   return json::Value::object(
@@ -493,6 +400,8 @@ json::Value peft_config(const models::Adapter& adapter,
        {"lora_alpha", json::Value::number(options.alpha)},
        {"lora_dropout", json::Value::number(options.dropout)},
        {"target_modules", strings(modules)},
+       {"target_parameters", parameters.empty() ? json::Value() : strings(parameters)},
+       {"peft_version", json::Value::string(kPeftVersion)},
        {"rank_pattern", std::move(ranks)},
        {"alpha_pattern", std::move(alphas)},
        {"modules_to_save",

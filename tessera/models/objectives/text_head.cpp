@@ -30,11 +30,9 @@ nn::Outcome TextHead::generated(at::Tensor x_BTC, nn::StepContext& context) cons
 }
 
 at::Tensor TextHead::states(const at::Tensor& x_BTC, nn::StepContext& context) const {
-  const at::Tensor normed_BTC = norm_(x_BTC, context);
-  if (!trunk_.target) return normed_BTC;
-  const at::Tensor y_BTC =
-      nn::dropout(normed_BTC, context.dropout("output", trunk_.target->dropout));
-  return trunk_.target->scale == 1.0 ? y_BTC : y_BTC * trunk_.target->scale;
+  at::Tensor y_BTC = norm_(x_BTC, context);
+  if (trunk_.target) y_BTC = nn::dropout(y_BTC, context.dropout("output", trunk_.target->dropout));
+  return trunk_.state_factor == 1.0 ? y_BTC : y_BTC * trunk_.state_factor;
 }
 
 at::Tensor TextHead::logits(const at::Tensor& states_BTC, nn::StepContext& context) const {

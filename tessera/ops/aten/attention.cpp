@@ -183,6 +183,8 @@ at::Tensor AtenBackend::paged_attention(const at::Tensor& q_BH1K,
     };
     AttentionArgs own = args;
     own.query_offset = length - 1;
+    own.window = window_at(args, length - 1);
+    own.chunk = 0;
     if (args.bias_HTS.defined())
       own.bias_HTS = args.bias_HTS.narrow(2, args.bias_HTS.size(2) - length, length);
     out.push_back(attention(q_BH1K.narrow(0, b, 1),

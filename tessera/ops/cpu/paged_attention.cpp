@@ -59,7 +59,7 @@ at::Tensor CpuBackend::paged_attention(const at::Tensor& q_BH1K,
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t b = i / H, head = i % H, shared = head / (H / G), length = lengths[b];
       AttentionArgs place = {};
-      place.window = args.window;
+      place.window = window_at(args, length - 1);
       place.query_offset = length - 1;
       const Run seen = key_band(place).of(0, 1, length);
       const std::int64_t from = seen.begin / N, count = (seen.end + N - 1) / N - from;

@@ -71,7 +71,11 @@ TEST(Peft, RefusesWhatItDoesNotCompute) {
   };
   refused("peft_type", R"("IA3")", "IA3");
   refused("trainable_token_indices", "[1, 2]", "trainable_token_indices");
-  refused("target_parameters", R"(["experts"])", "target_parameters");
+  // Version 0.18 stored the adapters of experts with inputs and outputs exchanged.
+  Changed old("llama_lora");
+  old.set("target_parameters", R"(["experts.up_proj"])").set("peft_version", R"("0.18.1")");
+  EXPECT_THAT(old.why(), HasSubstr("target_parameters of PEFT 0.18.1"));
+  EXPECT_EQ(old.set("peft_version", R"("0.19.0")").why(), "");
   refused("lora_bias", "true", "lora_bias");
   refused("init_lora_weights", R"("pissa")", "pissa");
   refused("bias", R"("some")", "bias");

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A product of each choice's row with the matrix of its expert, for experts that are not whole
+// MLPs.
+#include <memory>
+#include <utility>
+
+#include "tessera/nn/expert_exchange.h"
+#include "tessera/nn/expert_products.h"
+#include "tessera/nn/experts.h"
+#include "tessera/ops/expert_rows.h"
+
+// Legend: N tokens, K experts that a token uses, E experts, R rows of this rank's choices, Q rows
+// for this rank's experts, I inputs, O outputs.
+namespace tessera::nn {
+namespace {
+
+using namespace detail;
+
+struct Projection {
+  const Param* weight = nullptr;
+  StepContext* context = nullptr;
+  bool shared = false;  ///< all choices of a token have the same row
+  ops::ExpertRows rows;
+  std::shared_ptr<const ExpertExchange> exchange;
+};
+
+/// Rows in the order of the experts, from rows in the order of the choices, and back.
+at::Tensor by_expert(const at::Tensor& x_NKI, const ops::ExpertRows& order) {
+  return rows(x_NKI).index_select(0, order.choice_of_R);
+}
+at::Tensor by_choice(const at::Tensor& y_RO, const ops::ExpertRows& order) {
+  return y_RO.index_select(0, order.row_of_NK.view({-1}))
+      .view({order.row_of_NK.size(0), order.row_of_NK.size(1), y_RO.size(1)});
+}
+
+struct ProjectionNode : torch::autograd::Function<ProjectionNode> {
+  struct Kept {
+    std::shared_ptr<const Projection> call;
+    at::Tensor x_QI;
+  };
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x,
+                            const at::Tensor& /*weight*/,
+                            const std::optional<at::Tensor>& /*adapter*/,
+                            std::shared_ptr<const Projection> call) {
+    const ExpertExchange& exchange = *call->exchange;
+    const at::Tensor x_RI =
+        call->shared ? ops::rows_of_tokens(x.squeeze(1).contiguous(), call->rows, at::Tensor())
+                     : by_expert(x, call->rows);
+    Kept kept = {call, exchange.to_owners(x_RI, "tokens for the experts", *call->context)};
+    const std::int64_t outputs = call->weight->info().local_shape().at(1);
+    const at::Tensor y_QO = at::empty({kept.x_QI.size(0), outputs}, x.options());
+    for (const ExpertUnit& unit : exchange.units())
+      rows_of(y_QO, unit)
+          .copy_(expert_product(rows_of(kept.x_QI, unit), *call->weight, nullptr, unit.expert));
+    const at::Tensor y_RO = exchange.to_sources(y_QO, "results of the experts", *call->context);
+    at::Tensor y_NKO = by_choice(y_RO, call->rows);
+    keep(node, std::move(kept));
+    return y_NKO;
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    Kept& kept = detail::kept<Kept>(node);
+    const std::shared_ptr<const Projection> call = kept.call;
+    const ExpertExchange& exchange = *call->exchange;
+    const at::Tensor x_QI = std::move(kept.x_QI);
+    const at::Tensor dy_QO =
+        exchange.to_owners(by_expert(grads[0].to(x_QI.scalar_type()), call->rows),
+                           "gradients for the experts",
+                           *call->context);
+    const at::Tensor dx_QI = at::empty_like(x_QI);
+    ExpertOperands operands;
+    for (const ExpertUnit& unit : exchange.units()) {
+      const at::Tensor dy = rows_of(dy_QO, unit);
+      rows_of(dx_QI, unit).copy_(expert_input_grad(dy, *call->weight, unit.expert));
+      operands.x_QI.push_back(rows_of(x_QI, unit));
+      operands.dy_QO.push_back(dy);
+    }
+    weight_gradient(*call->context, [call, operands = std::move(operands)] {
+      expert_weight_grads(*call->weight, nullptr, *call->exchange, operands);
+    });
+    const at::Tensor dx_RI = exchange.to_sources(dx_QI, "gradients of the tokens", *call->context);
+    at::Tensor dx;
+    if (node->needs_input_grad(0)) {
+      dx = call->shared ? ops::sum_of_rows(dx_RI, call->rows, at::Tensor()).unsqueeze(1)
+                        : by_choice(dx_RI, call->rows);
+    }
+    return {dx, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor project_by_expert(const at::Tensor& x,
+                             const Routed& routed,
+                             const Param& weight,
+                             StepContext& context) {
+  const at::Tensor& chosen_NK = routed.choices.chosen_NK;
+  auto call = std::make_shared<Projection>();
+  call->weight = &weight;
+  call->context = &context;
+  call->shared = x.size(1) == 1 && chosen_NK.size(1) > 1;
+  call->rows = rows_of_choices(chosen_NK, weight.info().shape.front(), x.device());
+  call->exchange = std::make_shared<const ExpertExchange>(context, call->rows.counts, x.is_meta());
+  return detail::apply<ProjectionNode>(
+      x, weight.tensor(), reach_of(weight), std::shared_ptr<const Projection>(std::move(call)));
+}
+
+at::Tensor sum_of_choices(const at::Tensor& y_NKC, const Routed& routed) {
+  const at::Tensor weights_NK1 = routed.weights_NK.to(y_NKC.device()).unsqueeze(2);
+  at::Tensor sum_NC;
+  for (std::int64_t k = 0; k < y_NKC.size(1); ++k) {
+    const at::Tensor part = y_NKC.select(1, k).to(at::kFloat) * weights_NK1.select(1, k);
+    sum_NC = k == 0 ? part : sum_NC + part;
+  }
+  return sum_NC.to(y_NKC.scalar_type());
+}
+
+}  // namespace tessera::nn
