@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,21 +86,35 @@ class RotaryReader final : public Reader {
     refuse(flag("moe_router_enable_expert_bias"), "its router has corrections (expert_bias)");
     refuse(flag("moe_apply_probs_on_input"), "the inputs of its experts are weighted");
     refuse(has_number("moe_latent_size"), "its experts have a latent size");
-    refuse(!all_layers_are_sparse(), "a part of its layers has experts (moe_layer_freq)");
+    refuse(layers_ > 65536, "it has more than 65536 layers");
+    refuse(!kind_.qk_norm && !dense_layers().items().empty(),
+           "a part of its layers has experts (moe_layer_freq)");
     refuse(has_number("expert_tensor_parallel_size") &&
                integer_argument("expert_tensor_parallel_size") != tensor_,
            "its experts are split over other ranks than its layers");
     refuse(experts_ % expert_ranks_ != 0 || expert_width_ % tensor_ != 0,
            "its experts do not fit its ranks");
   }
-  [[nodiscard]] bool all_layers_are_sparse() const {
+  /// moe_layer_freq: absent, a number N for every Nth layer from the first on, or a mark for each
+  /// layer.
+  [[nodiscard]] bool is_sparse(std::int64_t layer) const {
+    if (experts_ == 0) return false;
     const json::Value* const given = argument("moe_layer_freq");
-    if (given == nullptr || given->is_null()) return true;
-    const auto one = [](const json::Value& value) {
-      return value.is_number() && value.as_double() == 1.0;
-    };
-    return given->is_array() ? std::all_of(given->items().begin(), given->items().end(), one)
-                             : one(*given);
+    if (given != nullptr && given->is_array()) {
+      const auto& marks = given->items();
+      return layer < std::ssize(marks) && marks[static_cast<std::size_t>(layer)].is_number() &&
+             marks[static_cast<std::size_t>(layer)].as_double() == 1.0;
+    }
+    const std::int64_t every = integer_argument("moe_layer_freq");
+    return every <= 1 || layer % every == 0;
+  }
+  /// The layers that have an MLP.
+  [[nodiscard]] json::Value dense_layers() const {
+    json::Value out = json::Value::array();
+    for (std::int64_t layer = 0; layer < layers_; ++layer) {
+      if (!is_sparse(layer)) out.push_back(json::Value::integer(layer));
+    }
+    return out;
   }
   /// One of the experts of an expert-parallel rank on a tensor-parallel rank: the gate rows, then
   /// the up rows, and the output matrix, in the three layouts of megatron.core.
@@ -233,7 +248,7 @@ class RotaryReader final : public Reader {
     }
     add_row_parallel(at, of(kProjection), layer + names().attention_output, heads_ * head_dim_);
     add_norm(at, of(kMlpNorm), layer + names().mlp_norm, width_);
-    if (experts_ > 0) return add_experts(at, theirs, layer);
+    if (is_sparse(which.number)) return add_experts(at, theirs, layer);
     // Each rank has its gate rows, then its up rows.
     const std::int64_t mine = inner_ / tensor_;
     const std::string fc1 = of(kFc1) + "weight";

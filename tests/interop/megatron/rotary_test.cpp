@@ -90,7 +90,9 @@ class Cut {
   [[nodiscard]] bool biased() const { return has("model.layers.0.self_attn.q_proj.bias"); }
   [[nodiscard]] bool normed() const { return has("model.layers.0.self_attn.q_norm.weight"); }
   [[nodiscard]] bool untied() const { return has("lm_head.weight"); }
-  [[nodiscard]] bool sparse() const { return has(layer_of_experts(0) + "gate.weight"); }
+  [[nodiscard]] bool sparse(std::int64_t layer = 0) const {
+    return has(layer_of_experts(layer) + "gate.weight");
+  }
   [[nodiscard]] std::string layer_of_experts(std::int64_t layer) const {
     return fmt::format("model.layers.{}.{}.", layer, mixtral() ? "block_sparse_moe" : "mlp");
   }
@@ -129,7 +131,10 @@ class Cut {
       args.emplace_back("num_experts", op::integer(experts()));
       args.emplace_back("moe_router_topk", op::integer(number("num_experts_per_tok")));
       args.emplace_back("expert_model_parallel_size", op::integer(expert_));
-      args.emplace_back("moe_layer_freq", op::integer(1));
+      std::vector<std::string> marks;
+      for (std::int64_t layer = 0; layer < number("num_hidden_layers"); ++layer)
+        marks.push_back(op::integer(sparse(layer) ? 1 : 0));
+      args.emplace_back("moe_layer_freq", op::list_of(marks));
       if (!mixtral())
         args.emplace_back("moe_ffn_hidden_size", op::integer(number("moe_intermediate_size")));
       if (const json::Value* norm = config_.find("norm_topk_prob"))
@@ -210,7 +215,7 @@ class Cut {
       }
       add(theirs + "self_attention.linear_proj.weight",
           my_columns(at(ours + "self_attn.o_proj.weight")));
-      if (sparse()) {
+      if (sparse(p * each + i)) {
         add(theirs + "pre_mlp_layernorm.weight", at(ours + "post_attention_layernorm.weight"));
         const std::string root = layer_of_experts(p * each + i);
         add(theirs + "mlp.router.weight", at(root + "gate.weight"));
@@ -353,8 +358,8 @@ TEST_F(MegatronRotary, ExpertsMakeAMixtralAndWithNormsOfHeadsAQwen3) {
   for (const Experts layout : {Experts::Sequential, Experts::Numbered, Experts::Grouped}) {
     expect_read("mixtral", 1, 1, 1, layout);
     expect_read("mixtral", 2, 1, 2, layout);
-    expect_read("qwen3_moe", 1, 2, 2, layout);
-    expect_read("qwen3_moe", 1, 1, 4, layout);
+    expect_read("qwen3_moe", 1, 3, 2, layout);  // its second layer has an MLP
+    expect_read("qwen3_moe", 2, 1, 3, layout);
   }
 }
 
