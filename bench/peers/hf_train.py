@@ -3,7 +3,7 @@
 """One training step of a Hugging Face model on random tokens: tokens a second, peak memory; one JSON line at the end.
 
 python hf_train.py --model llama125m --batch 4 --seq 512 --dtype autocast --compile --steps 6 [--lora 8] [--recompute]
-Models: llama125m, bert-base (masked LM), bert-base-cls, t5-small. Needs torch 2.11, transformers 5, peft for --lora.
+Models: llama125m, qwen3moe (328M parameters, of which a token uses about 80M), bert-base (masked LM), bert-base-cls, t5-small. Needs torch 2.11, transformers 5, peft for --lora.
 """
 import argparse, json, resource, statistics, time
 import torch, transformers as tf
@@ -21,6 +21,11 @@ def build():
         c = tf.LlamaConfig(hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12, num_key_value_heads=4,
                            vocab_size=32000, max_position_embeddings=2048, attn_implementation="sdpa")
         return tf.LlamaForCausalLM(c), 32000
+    if a.model == "qwen3moe":
+        c = tf.Qwen3MoeConfig(hidden_size=512, intermediate_size=2048, moe_intermediate_size=256, num_hidden_layers=12, num_attention_heads=8,
+                              num_key_value_heads=4, head_dim=64, num_experts=64, num_experts_per_tok=8, norm_topk_prob=True, vocab_size=32000,
+                              max_position_embeddings=2048, tie_word_embeddings=True, attn_implementation="sdpa")
+        return tf.Qwen3MoeForCausalLM(c), 32000
     if a.model == "bert-base": return tf.BertForMaskedLM(tf.BertConfig(attn_implementation="sdpa")), 30522
     if a.model == "bert-base-cls": return tf.BertForSequenceClassification(tf.BertConfig(attn_implementation="sdpa", num_labels=2)), 30522
     if a.model == "t5-small":

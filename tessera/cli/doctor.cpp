@@ -13,6 +13,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
+#include "tessera/report/expert_loads.h"
 #include "tessera/report/flight_report.h"
 #include "tessera/report/run_status.h"
 #include "tessera/rlhf/diagnosis.h"
@@ -38,7 +39,8 @@ int doctor(const std::vector<std::string>& line) {
       "Shows how a run ended and why, what each rank of a broken run was doing and, unless the "
       "cause is known, which rank missed which collective. The ranks write their records into "
       "RUN/logs when the run breaks. For rl runs it also shows the reward history, recent "
-      "alarms and their remedies.",
+      "alarms and their remedies; for models with experts, those without tokens and those with too "
+      "many.",
       {"tessera doctor runs/my"});
   arguments.positional("RUN", &run, "Run folder");
   arguments.common(common, /*has_json=*/true);
@@ -57,6 +59,8 @@ int doctor(const std::vector<std::string>& line) {
   if (ranks.empty()) lines.emplace_back("no rank has left a record");
   const std::vector<std::string> rollouts = rlhf::diagnosis_of(run);
   lines.insert(lines.end(), rollouts.begin(), rollouts.end());
+  const std::vector<std::string> experts = report::expert_findings(report::read_expert_loads(run));
+  lines.insert(lines.end(), experts.begin(), experts.end());
   if (common.json) {
     json::Value out = json::Value::array();
     for (const std::string& one : lines)
@@ -69,7 +73,9 @@ int doctor(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("doctor", "say why a run broke, or what is wrong with its rollouts", doctor);
+TESSERA_COMMAND("doctor",
+                "say why a run broke, or what is wrong with its rollouts or experts",
+                doctor);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -233,6 +233,7 @@ StepReport Engine::train_step() {
       static_cast<double>(batch.consumed_after) / static_cast<double>(data_->train->size());
   report.loss = result.loss;
   report.metrics = result.metrics;
+  report.expert_loads = result.expert_loads;
   if (experience_ != nullptr) {
     report.save_s +=
         saver_.before_change();  // if the step was skipped, the save is still under way

@@ -26,16 +26,18 @@
 #include "tessera/engine/train_state.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/planner/plan.h"
+#include "tessera/report/expert_loads.h"
 #include "tessera/report/monitors/histogram.h"
 
 namespace tessera::engine {
 
 /// The result of one step. All fields but the times are the same on every rank.
 struct StepReport {
-  std::int64_t step = 0;  ///< counted from 1
-  double epoch = 0.0;     ///< passes over the training data so far
-  double loss = 0.0;      ///< before the update, over the global batch
-  Metrics metrics;        ///< the terms of the loss, also before the update
+  std::int64_t step = 0;                         ///< counted from 1
+  double epoch = 0.0;                            ///< passes over the training data so far
+  double loss = 0.0;                             ///< before the update, over the global batch
+  Metrics metrics;                               ///< the terms of the loss, also before the update
+  std::vector<report::LayerLoads> expert_loads;  ///< of each sparse layer, over the global batch
   double lr = 0.0;
   double grad_norm = 0.0;    ///< before clipping
   std::int64_t tokens = 0;   ///< number of tokens so far

@@ -2,7 +2,6 @@
 #include "tessera/engine/expert_balance.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -17,25 +16,23 @@
 namespace tessera::engine {
 namespace {
 
-/// The largest load divided by the mean one; 0 without loads.
-double unevenness(const std::vector<double>& counts, std::size_t experts) {
-  const auto end = counts.begin() + static_cast<std::ptrdiff_t>(experts);
-  const double total = std::accumulate(counts.begin(), end, 0.0);
-  return total == 0.0
-             ? 0.0
-             : *std::max_element(counts.begin(), end) / total * static_cast<double>(experts);
-}
-
-/// The entropy of the loads divided by that of equal loads: 1 at perfect balance.
-double relative_entropy(const std::vector<double>& counts, std::size_t experts) {
-  const auto end = counts.begin() + static_cast<std::ptrdiff_t>(experts);
-  const double total = std::accumulate(counts.begin(), end, 0.0);
-  if (total == 0.0 || experts < 2) return 1.0;
-  double sum = 0.0;
-  for (auto count = counts.begin(); count != end; ++count) {
-    if (*count > 0.0) sum -= *count / total * std::log(*count / total);
+/// Appends the metrics of a step.
+void summarize(const std::vector<report::LayerLoads>& layers, bool drops, Metrics& metrics) {
+  if (layers.empty()) return;
+  double most = 0.0, entropy = 0.0;
+  std::int64_t choices = 0, dropped = 0;
+  for (const report::LayerLoads& layer : layers) {
+    most = std::max(most, layer.unevenness());
+    entropy += layer.relative_entropy();
+    choices += layer.total();
+    dropped += layer.dropped;
   }
-  return sum / std::log(static_cast<double>(experts));
+  metrics.push_back({"expert_load", most, 1.0});
+  metrics.push_back({"expert_entropy", entropy / static_cast<double>(layers.size()), 1.0});
+  if (!drops) return;
+  const double share =
+      choices == 0 ? 0.0 : static_cast<double>(dropped) / static_cast<double>(choices);
+  metrics.push_back({"dropped_choices", share, 1.0});
 }
 
 }  // namespace
@@ -88,41 +85,60 @@ std::vector<ExpertBalance::Layer> ExpertBalance::take_loads() {
   return layers;
 }
 
-void ExpertBalance::report(const std::vector<Layer>& layers, Metrics& metrics) {
-  std::vector<double> sums(5, 0.0);  // entropy, layers, choices, dropped choices, with capacity
-  double most = 0.0;
+/// The loads of the layers of every stage, by block. A stage sends for each of its layers the
+/// block, the number of experts, whether the layer drops choices, and the counts.
+ExpertBalance::AllLoads ExpertBalance::of_all_stages(const std::vector<Layer>& layers) {
+  std::vector<double> mine;
   for (const Layer& layer : layers) {
-    const auto experts = static_cast<std::size_t>(layer.router.num_experts);
-    most = std::max(most, unevenness(layer.counts, experts));
-    sums[0] += relative_entropy(layer.counts, experts);
-    sums[1] += 1.0;
-    sums[2] += std::accumulate(layer.counts.begin(), layer.counts.end() - 1, 0.0);
-    sums[3] += layer.counts.back();
-    sums[4] += layer.router.drops ? 1.0 : 0.0;
+    mine.insert(mine.end(),
+                {static_cast<double>(layer.block),
+                 static_cast<double>(layer.router.num_experts),
+                 layer.router.drops ? 1.0 : 0.0});
+    mine.insert(mine.end(), layer.counts.begin(), layer.counts.end());
   }
+  std::vector<double> all = mine;
+  std::size_t width = mine.size();
   if (stages_ > 1) {
     const comm::Group& column = world_.group({mesh::Axis::Pp});
-    sums = world_.all_reduce(
-        column, std::move(sums), comm::Op::Sum, TESSERA_HERE("balance of experts"));
-    most =
-        world_.all_reduce(column, {most}, comm::Op::Max, TESSERA_HERE("largest load of an expert"))
-            .front();
+    width = static_cast<std::size_t>(world_
+                                         .all_reduce(column,
+                                                     {static_cast<double>(mine.size())},
+                                                     comm::Op::Max,
+                                                     TESSERA_HERE("number of loads of experts"))
+                                         .front());
+    mine.resize(width, -1.0);
+    all = world_.all_gather(column, mine, TESSERA_HERE("loads of experts of all stages"));
   }
-  if (sums[1] == 0.0) return;
-  metrics.push_back({"expert_load", most, 1.0});
-  metrics.push_back({"expert_entropy", sums[0] / sums[1], 1.0});
-  if (sums[4] > 0.0)
-    metrics.push_back({"dropped_choices", sums[2] == 0.0 ? 0.0 : sums[3] / sums[2], 1.0});
+  AllLoads out;
+  std::map<int, report::LayerLoads> by_block;
+  for (std::size_t stage = 0; width > 0 && stage < all.size() / width; ++stage) {
+    for (std::size_t at = stage * width; at < (stage + 1) * width && all[at] >= 0.0;) {
+      const int block = static_cast<int>(all[at]);
+      const auto experts = static_cast<std::size_t>(all[at + 1]);
+      report::LayerLoads& layer = by_block[block];
+      layer.layer = model_.name(block);
+      out.drops = out.drops || all[at + 2] > 0.0;
+      at += 3;
+      for (std::size_t e = 0; e < experts; ++e)
+        layer.chosen.push_back(static_cast<std::int64_t>(all[at++]));
+      layer.dropped = static_cast<std::int64_t>(all[at++]);
+    }
+  }
+  for (auto& [block, layer] : by_block)
+    out.layers.push_back(std::move(layer));
+  return out;
 }
 
-void ExpertBalance::finish(bool updates, Metrics& metrics) {
+std::vector<report::LayerLoads> ExpertBalance::finish(bool updates, Metrics& metrics) {
   const std::vector<Layer> layers = take_loads();
-  report(layers, metrics);
-  if (!updates) return;
+  AllLoads all = of_all_stages(layers);
+  summarize(all.layers, all.drops, metrics);
+  if (!updates) return std::move(all.layers);
   for (const Layer& layer : layers) {
     if (layer.router.correction != nullptr && layer.router.correction_rate > 0.0) correct(layer);
   }
   if (stages_ > 1 && model_.working() != DType::F32) share_between_stages();
+  return std::move(all.layers);
 }
 
 /// Raises the correction of each expert with fewer choices than the mean, and lowers the others'.

@@ -13,6 +13,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/expert_load.h"
 #include "tessera/parallel/model_instance.h"
+#include "tessera/report/expert_loads.h"
 
 namespace tessera::engine {
 
@@ -30,13 +31,14 @@ class ExpertBalance {
   /// that of the global batch; resets the counts.
   [[nodiscard]] std::vector<double> take_counts();
 
-  /// Sums the choices of the step over all ranks and appends to `metrics`: "expert_load", the
-  /// largest load of an expert divided by the mean load of its layer, of the most uneven layer;
-  /// "expert_entropy", the mean over layers of the entropy of the loads divided by that of equal
-  /// loads; and "dropped_choices", the share of dropped choices, for a model with a capacity. If
-  /// `updates`, it then changes the corrections of routers that have a rate: loads are whole
-  /// numbers, so that the result is the same in every layout. Collective.
-  void finish(bool updates, Metrics& metrics);
+  /// Sums the choices of the step over all ranks, returns those of every sparse layer of the model
+  /// in order, and appends to `metrics`: "expert_load", the largest load of an expert divided by
+  /// the mean load of its layer, of the most uneven layer; "expert_entropy", the mean over layers
+  /// of the entropy of the loads divided by that of equal loads; and "dropped_choices", the share
+  /// of dropped choices, for a model with a capacity. If `updates`, it then changes the corrections
+  /// of routers that have a rate: loads are whole numbers, so that the result is the same in every
+  /// layout. Collective.
+  std::vector<report::LayerLoads> finish(bool updates, Metrics& metrics);
 
   /// The corrections in fp32, where the working weights have fewer bits; null if there are none.
   [[nodiscard]] json::Value state() const;
@@ -53,7 +55,11 @@ class ExpertBalance {
     std::vector<double> counts;  ///< [E + 1]
   };
   [[nodiscard]] std::vector<Layer> take_loads();
-  void report(const std::vector<Layer>& layers, Metrics& metrics);
+  struct AllLoads {
+    std::vector<report::LayerLoads> layers;
+    bool drops = false;  ///< some layer has a capacity
+  };
+  [[nodiscard]] AllLoads of_all_stages(const std::vector<Layer>& layers);
   void correct(const Layer& layer);
   [[nodiscard]] Values& corrections_of(const Layer& layer);
   void write(const Layer& layer, const Values& values);

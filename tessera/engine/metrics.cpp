@@ -45,6 +45,21 @@ json::Value terms_json(const Metrics& metrics) {
   return out;
 }
 
+/// The balance of each sparse layer: "load.h.0", "entropy.h.0" and, where choices were dropped,
+/// "dropped.h.0".
+json::Value experts_json(const std::vector<report::LayerLoads>& layers) {
+  json::Value out = json::Value::object();
+  for (const report::LayerLoads& layer : layers)
+    out["load." + layer.layer] = json::Value::number(layer.unevenness());
+  for (const report::LayerLoads& layer : layers)
+    out["entropy." + layer.layer] = json::Value::number(layer.relative_entropy());
+  for (const report::LayerLoads& layer : layers) {
+    if (layer.dropped > 0)
+      out["dropped." + layer.layer] = json::Value::number(layer.dropped_share());
+  }
+  return out;
+}
+
 double milliseconds(double seconds) {
   return seconds * 1e3;
 }
@@ -119,6 +134,7 @@ json::Value step_values(const StepReport& report, bool breakdown, double time) {
   out["mem_peak_bytes"] = json::Value::integer(report.mem_peak_bytes);
   out["skipped"] = json::Value::integer(report.skipped_total);
   if (report.loss_scale) out["loss_scale"] = json::Value::number(*report.loss_scale);
+  if (!report.expert_loads.empty()) out["experts"] = experts_json(report.expert_loads);
   return out;
 }
 

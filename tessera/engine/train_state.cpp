@@ -308,7 +308,8 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
     result.skip_reason = first_nonfinite(sums);
   }
   if (scaler_) follow_scale(result);
-  if (experts_ != nullptr) experts_->finish(/*updates=*/finite, result.metrics);
+  if (experts_ != nullptr)
+    result.expert_loads = experts_->finish(/*updates=*/finite, result.metrics);
   phase.reset();
   result.optimizer_s = now_s() - update_start;
   ++step_;

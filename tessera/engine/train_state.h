@@ -33,6 +33,7 @@
 #include "tessera/parallel/pipeline/stage_link.h"
 #include "tessera/parallel/sharded_optimizer.h"
 #include "tessera/parallel/weight_gather.h"
+#include "tessera/report/expert_loads.h"
 
 namespace tessera::engine {
 
@@ -92,9 +93,10 @@ struct StepExtras {
 
 /// The result of one step. All fields but the times are the same on every rank.
 struct StepResult {
-  std::int64_t step = 0;  ///< counted from 1
-  double loss = 0.0;      ///< over the global batch, before the update
-  Metrics metrics;        ///< the loss terms, also before the update
+  std::int64_t step = 0;                         ///< counted from 1
+  double loss = 0.0;                             ///< over the global batch, before the update
+  Metrics metrics;                               ///< the loss terms, also before the update
+  std::vector<report::LayerLoads> expert_loads;  ///< of each sparse layer, over the global batch
   double lr = 0.0;
   double grad_norm = 0.0;  ///< before clipping
   bool skipped = false;    ///< there was no update: the gradient is not finite

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/expert_exchange.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "tessera/mesh/shard_spec.h"
@@ -37,58 +38,75 @@ std::vector<std::int64_t> gathered(const ExpertParallel& ranks,
 
 ExpertExchange::ExpertExchange(StepContext& context,
                                const std::vector<std::int64_t>& counts,
-                               bool meta) {
+                               std::int64_t tokens,
+                               bool meta)
+    : rows_(std::accumulate(counts.begin(), counts.end(), std::int64_t{0})) {
   const auto E = static_cast<std::int64_t>(counts.size());
   if (context.experts != nullptr && context.experts->group->size() > 1) ranks_ = context.experts;
-  if (ranks_ == nullptr) {
-    own_ = {0, E};
-    list_units(counts, E);
-    return;
+  std::vector<std::int64_t> counts_SE = counts;
+  int mine = 0;
+  if (ranks_ != nullptr) {
+    sources_ = ranks_->group->size();
+    slices_ = ranks_->world->mesh().size(ranks_->fold.ep & mesh::AxisSet::dp());
+    mine = ranks_->group->index;
+    counts_SE = gathered(*ranks_, counts, meta, context);
   }
-  sources_ = ranks_->group->size();
-  own_ = mesh::even_cut(E, 1, sources_, ranks_->group->index);
-  const std::vector<std::int64_t> counts_SE = gathered(*ranks_, counts, meta, context);
-  parts_.assign(index(sources_) * index(sources_), 0);
-  for (int source = 0; source < sources_; ++source) {
-    for (int owner = 0; owner < sources_; ++owner) {
-      const auto [first, last] = mesh::even_cut(E, 1, sources_, owner);
-      const auto row = counts_SE.begin() + source * E;
-      parts_[index(source) * index(sources_) + index(owner)] =
-          std::accumulate(row + first, row + last, std::int64_t{0});
-    }
+  own_ = mesh::even_cut(E, 1, sources_, mine);
+  rounds_ = rounds_of(counts_SE, sources_, mine);
+  const std::int64_t experts = own_.second - own_.first;
+  has_rows_.assign(index(slices_ * experts), false);
+  for (const ExpertRound& round : rounds_) {
+    for (const ExpertUnit& unit : round.units)
+      has_rows_[index(slice_of(unit.source) * experts + unit.expert)] = true;
   }
-  list_units(counts_SE, E);
+  if (meta && ranks_ != nullptr) {
+    const std::int64_t room = rows_of_round(E, sources_, rows_, tokens);
+    spare_ = std::max<std::int64_t>(0, room - rounds_.front().rows);
+  }
 }
 
-void ExpertExchange::list_units(const std::vector<std::int64_t>& counts_SE,
-                                std::int64_t num_experts) {
-  for (int source = 0; source < sources_; ++source) {
-    for (std::int64_t expert = own_.first; expert < own_.second; ++expert) {
-      const std::int64_t rows = counts_SE[index(source * num_experts + expert)];
-      if (rows == 0) continue;
-      units_.push_back({source, expert - own_.first, rows_, rows});
-      rows_ += rows;
-    }
-  }
+bool ExpertExchange::has_rows(int slice, std::int64_t expert) const {
+  return has_rows_[index(slice * (own_.second - own_.first) + expert)];
 }
 
 at::Tensor ExpertExchange::to_owners(const at::Tensor& rows_RC,
+                                     const ExpertRound& round,
                                      const char* what,
                                      StepContext& context) const {
-  return ranks_ == nullptr ? rows_RC : exchange(rows_RC, parts_, what, context);
+  if (ranks_ == nullptr) return rows_RC;
+  if (rounds_.size() == 1) return exchange(rows_RC, round.parts, what, context);
+  std::vector<at::Tensor> parts;
+  for (const auto& [begin, count] : round.sent)
+    parts.push_back(rows_RC.narrow(0, begin, count));
+  return exchange(at::cat(parts), round.parts, what, context);
 }
 
-at::Tensor ExpertExchange::to_sources(const at::Tensor& rows_QC,
-                                      const char* what,
-                                      StepContext& context) const {
-  if (ranks_ == nullptr) return rows_QC;
-  std::vector<std::int64_t> back(parts_.size());
+void ExpertExchange::to_sources(const at::Tensor& rows_QC,
+                                const ExpertRound& round,
+                                at::Tensor& all_RC,
+                                const char* what,
+                                StepContext& context) const {
+  if (ranks_ == nullptr) {
+    all_RC = rows_QC;
+    return;
+  }
+  std::vector<std::int64_t> back(round.parts.size());
   const std::size_t n = index(sources_);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j)
-      back[j * n + i] = parts_[i * n + j];
+      back[j * n + i] = round.parts[i * n + j];
   }
-  return exchange(rows_QC, back, what, context);
+  const at::Tensor coming = exchange(rows_QC, back, what, context);
+  if (rounds_.size() == 1) {
+    all_RC = coming;
+    return;
+  }
+  if (!all_RC.defined()) all_RC = at::empty({rows_, rows_QC.size(1)}, rows_QC.options());
+  std::int64_t at = 0;
+  for (const auto& [begin, count] : round.sent) {
+    all_RC.narrow(0, begin, count).copy_(coming.narrow(0, at, count));
+    at += count;
+  }
 }
 
 /// `parts`: rows from member i to member j, [S, S].

@@ -57,31 +57,6 @@ bool trains(const Param* param) {
   return param != nullptr && param->info().trainable;
 }
 
-/// Adds or writes a gradient of one expert for each unit, whose number `write` gets; experts
-/// without rows of a source get zeros in its slice.
-template <class Write>
-void write_slices(const Param* param, const ExpertExchange& exchange, const Write& write) {
-  if (!trains(param)) return;
-  GradSink& sink = param->grad();
-  const std::int64_t experts = exchange.own().second - exchange.own().first;
-  const std::vector<ExpertUnit>& units = exchange.units();
-  std::size_t u = 0;
-  for (int source = 0; source < exchange.sources(); ++source) {
-    if (u == units.size() || units[u].source != source) continue;
-    const at::Tensor& out = sink.out(source);
-    const bool adds = sink.accumulate(source);
-    for (std::int64_t expert = 0; expert < experts; ++expert) {
-      const bool here = u < units.size() && units[u].source == source && units[u].expert == expert;
-      if (here) {
-        write(u++, out.select(0, expert), adds);
-      } else if (!adds) {
-        out.select(0, expert).zero_();
-      }
-    }
-    sink.written(source);
-  }
-}
-
 /// The rows of N tokens whose choices have no values: as many for each expert.
 ops::ExpertRows balanced_rows(std::int64_t N, std::int64_t K, std::int64_t E) {
   const auto meta = at::TensorOptions().dtype(at::kLong).device(at::kMeta);
@@ -103,25 +78,6 @@ at::Tensor inner_grad(const at::Tensor& dy_QO,
                       const ExpertLowRank::Part& part,
                       std::int64_t expert) {
   return ops::linear_input_grad(columns_of(dy_QO, part), matrix_of(*part.b, expert)) * part.scale;
-}
-
-void adapter_grads(const ExpertLowRank& adapters,
-                   const ExpertExchange& exchange,
-                   const ExpertOperands& operands) {
-  const std::vector<ExpertUnit>& units = exchange.units();
-  using Sum = const at::Tensor&;
-  for (const ExpertLowRank::Part& part : adapters.parts) {
-    write_slices(part.a, exchange, [&](std::size_t u, Sum to, bool adds) {
-      ops::linear_weight_grad(
-          inner_grad(operands.dy_QO[u], part, units[u].expert), operands.x_QI[u], matrix(to), adds);
-    });
-    write_slices(part.b, exchange, [&](std::size_t u, Sum to, bool adds) {
-      const at::Tensor inner_QR =
-          ops::linear(operands.x_QI[u], matrix_of(*part.a, units[u].expert), at::Tensor());
-      ops::linear_weight_grad(
-          columns_of(operands.dy_QO[u], part), inner_QR * part.scale, matrix(to), adds);
-    });
-  }
 }
 
 }  // namespace
@@ -173,19 +129,56 @@ bool trains_weight(const Param& weight) {
   return trains(&weight) || adapters_of(weight) != nullptr;
 }
 
-void expert_weight_grads(const Param& weight,
-                         const Param* bias,
-                         const ExpertExchange& exchange,
-                         const ExpertOperands& operands) {
+ExpertSlices::ExpertSlices(const Param* param, std::shared_ptr<const ExpertExchange> exchange)
+    : param_(trains(param) ? param : nullptr), exchange_(std::move(exchange)) {
+  if (param_ == nullptr) return;
+  begun_.assign(static_cast<std::size_t>(exchange_->slices()), false);
+  holds_.assign(begun_.size() * static_cast<std::size_t>(experts()), false);
+}
+
+const at::Tensor& ExpertSlices::open(int slice) {
+  GradSink& sink = param_->grad();
+  const at::Tensor& out = sink.out(slice);
+  if (begun_[static_cast<std::size_t>(slice)]) return out;
+  begun_[static_cast<std::size_t>(slice)] = true;
+  for (std::int64_t expert = 0; expert < experts(); ++expert) {
+    if (sink.accumulate(slice)) {
+      holds_[static_cast<std::size_t>(slice * experts() + expert)] = true;
+    } else if (!exchange_->has_rows(slice, expert)) {
+      out.select(0, expert).zero_();
+    }
+  }
+  sink.written(slice);
+  return out;
+}
+
+ExpertWeightSums::ExpertWeightSums(const Param& weight,
+                                   const Param* bias,
+                                   const std::shared_ptr<const ExpertExchange>& exchange)
+    : weight_(&weight, exchange), bias_(bias, exchange) {
+  const ExpertLowRank* const adapters = adapters_of(weight);
+  if (adapters == nullptr) return;
+  for (const ExpertLowRank::Part& part : adapters->parts)
+    adapters_.push_back({&part, {part.a, exchange}, {part.b, exchange}});
+}
+
+void ExpertWeightSums::add(const ExpertUnit& unit,
+                           const at::Tensor& x_QI,
+                           const at::Tensor& dy_QO) {
   using Sum = const at::Tensor&;
-  write_slices(&weight, exchange, [&](std::size_t u, Sum to, bool adds) {
-    ops::linear_weight_grad(operands.dy_QO[u], operands.x_QI[u], matrix(to), adds);
-  });
-  write_slices(bias, exchange, [&](std::size_t u, Sum to, bool adds) {
-    ops::linear_bias_grad(operands.dy_QO[u], to.view({-1}), adds);
-  });
-  if (const ExpertLowRank* const adapters = adapters_of(weight))
-    adapter_grads(*adapters, exchange, operands);
+  weight_.add(unit,
+              [&](Sum to, bool adds) { ops::linear_weight_grad(dy_QO, x_QI, matrix(to), adds); });
+  bias_.add(unit, [&](Sum to, bool adds) { ops::linear_bias_grad(dy_QO, to.view({-1}), adds); });
+  for (Adapter& adapter : adapters_) {
+    const ExpertLowRank::Part& part = *adapter.part;
+    adapter.a.add(unit, [&](Sum to, bool adds) {
+      ops::linear_weight_grad(inner_grad(dy_QO, part, unit.expert), x_QI, matrix(to), adds);
+    });
+    adapter.b.add(unit, [&](Sum to, bool adds) {
+      const at::Tensor inner_QR = ops::linear(x_QI, matrix_of(*part.a, unit.expert), at::Tensor());
+      ops::linear_weight_grad(columns_of(dy_QO, part), inner_QR * part.scale, matrix(to), adds);
+    });
+  }
 }
 
 ops::ExpertRows rows_of_choices(const at::Tensor& experts_NK,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -38,18 +39,57 @@ at::Tensor expert_product(const at::Tensor& x_QI,
 /// The gradient of x_QI from that of the product.
 at::Tensor expert_input_grad(const at::Tensor& dy_QO, const Param& weight, std::int64_t expert);
 
-/// The operands of the gradients of a weight, one of each list for each unit of the exchange.
-struct ExpertOperands {
-  std::vector<at::Tensor> x_QI, dy_QO;
+/// The destinations of the gradients of one parameter in one micro-batch, a slice for each rank of
+/// data parallelism. The rows of each unit are written once, in any order of rounds; experts
+/// without rows of a slice get zeros in it.
+class ExpertSlices {
+ public:
+  ExpertSlices(const Param* param, std::shared_ptr<const ExpertExchange> exchange);
+  /// Calls write(destination, whether to add to it) for a unit, if the parameter is trained.
+  template <class Write>
+  void add(const ExpertUnit& unit, const Write& write) {
+    if (param_ == nullptr) return;
+    const int slice = exchange_->slice_of(unit.source);
+    const at::Tensor& out = open(slice);
+    const auto at = static_cast<std::size_t>(slice * experts() + unit.expert);
+    write(out.select(0, unit.expert), holds_[at]);
+    holds_[at] = true;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t experts() const {
+    return exchange_->own().second - exchange_->own().first;
+  }
+  const at::Tensor& open(int slice);
+
+  const Param* param_;  ///< nullptr: not trained
+  std::shared_ptr<const ExpertExchange> exchange_;
+  std::vector<bool> begun_;  ///< [slices]
+  std::vector<bool> holds_;  ///< [slices, experts]: there is a sum to add to
 };
-/// True if expert_weight_grads() needs the operands.
+
+/// True if ExpertWeightSums needs the operands.
 bool trains_weight(const Param& weight);
-/// Writes the gradients of the weight, its bias and its adapters, which may be frozen, a slice for
-/// each source.
-void expert_weight_grads(const Param& weight,
-                         const Param* bias,
-                         const ExpertExchange& exchange,
-                         const ExpertOperands& operands);
+
+/// The gradients of a stacked weight, its bias and its adapters, each of which may be frozen, in
+/// one micro-batch.
+class ExpertWeightSums {
+ public:
+  /// `bias` may be nullptr.
+  ExpertWeightSums(const Param& weight,
+                   const Param* bias,
+                   const std::shared_ptr<const ExpertExchange>& exchange);
+  /// Adds the gradients of a unit's rows. `x_QI` may be undefined if !trains_weight().
+  void add(const ExpertUnit& unit, const at::Tensor& x_QI, const at::Tensor& dy_QO);
+
+ private:
+  struct Adapter {
+    const ExpertLowRank::Part* part;
+    ExpertSlices a, b;
+  };
+  ExpertSlices weight_, bias_;
+  std::vector<Adapter> adapters_;
+};
 
 /// Rows of one unit.
 inline at::Tensor rows_of(const at::Tensor& rows_QC, const ExpertUnit& unit) {

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/experts.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
 #include "tessera/nn/expert_exchange.h"
 #include "tessera/nn/expert_products.h"
+#include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/clamped_gate.h"
 #include "tessera/ops/expert_rows.h"
 
@@ -32,31 +39,90 @@ struct Call {
   ExpertWeights weights;
   ExpertForm form;
   bool weighs_inputs = false;
+  bool adds_output_bias = true;  ///< of the ranks that split an expert, the first one adds it
   StepContext* context = nullptr;
   ExpertLoad* load = nullptr;
   std::vector<std::int64_t> chosen_E;  ///< for `load`
   std::int64_t dropped = 0;
   ops::ExpertRows rows;
   std::shared_ptr<const ExpertExchange> exchange;
-};
 
-/// The operands of the gradients of weights.
-struct Later {
-  std::shared_ptr<const Call> call;
-  ExpertOperands input, output;
-
-  void write() const {
-    const ExpertWeights& weights = call->weights;
-    expert_weight_grads(*weights.input, weights.input_bias, *call->exchange, input);
-    expert_weight_grads(*weights.output, weights.output_bias, *call->exchange, output);
+  /// The input of an expert's activation.
+  [[nodiscard]] at::Tensor hidden(const at::Tensor& x, std::int64_t expert) const {
+    return expert_product(x, *weights.input, weights.input_bias, expert);
+  }
+  [[nodiscard]] at::Tensor output(const at::Tensor& h, std::int64_t expert) const {
+    return expert_product(activated(h, form),
+                          *weights.output,
+                          adds_output_bias ? weights.output_bias : nullptr,
+                          expert);
   }
 };
 
+/// The gradients of the weights of the experts.
+struct WeightSums {
+  explicit WeightSums(const Call& call)
+      : input(*call.weights.input, call.weights.input_bias, call.exchange),
+        output(*call.weights.output, call.weights.output_bias, call.exchange) {}
+  /// `dh`: the gradient of the input of the activation; `a`: its result, if the output weights are
+  /// trained.
+  void add(const ExpertUnit& unit,
+           const at::Tensor& x,
+           const at::Tensor& dh,
+           const at::Tensor& a,
+           const at::Tensor& dy) {
+    input.add(unit, x, dh);
+    output.add(unit, a, dy);
+  }
+  ExpertWeightSums input, output;
+};
+
+/// The operands of the gradients of weights in the first round; those of each unit in lists.
+struct Later {
+  std::shared_ptr<const Call> call;
+  std::shared_ptr<WeightSums> sums;
+  at::Tensor x_QC, dy_QC;
+  std::vector<at::Tensor> dh, a;
+  std::vector<at::Tensor> spare;
+
+  void write() const {
+    const std::vector<ExpertUnit>& units = call->exchange->rounds().front().units;
+    for (std::size_t u = 0; u < units.size(); ++u)
+      sums->add(units[u],
+                rows_of(x_QC, units[u]),
+                dh[u],
+                a.empty() ? at::Tensor() : a[u],
+                rows_of(dy_QC, units[u]));
+  }
+};
+
+/// On meta tensors, memory for `rows` rows of each width; see ExpertExchange::spare_rows().
+std::vector<at::Tensor> spare(std::int64_t rows,
+                              std::initializer_list<std::int64_t> widths,
+                              const at::Tensor& like) {
+  std::vector<at::Tensor> out;
+  if (rows == 0) return out;
+  for (const std::int64_t width : widths)
+    out.push_back(at::empty({rows, width}, like.options()));
+  return out;
+}
+
+/// Columns before the activation, and after it.
+std::pair<std::int64_t, std::int64_t> widths_of(const Call& call) {
+  const Shape shape = call.weights.input->info().local_shape();
+  const std::int64_t F = shape[shape.size() - 2];
+  return {call.form.gated ? 2 * F : F, F};
+}
+
+/// The experts' part of a forward and a backward pass. An owner keeps the rows of the first round,
+/// and of the others nothing: their sources send the tokens again for the backward pass, and the
+/// owner computes them again. So what an owner holds has a bound, whatever the tokens choose.
 struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
   struct Kept {
     std::shared_ptr<const Call> call;
-    at::Tensor x_QC;
-    std::vector<at::Tensor> h;  ///< of each unit, before the activation
+    at::Tensor x_QC;            ///< of the first round
+    std::vector<at::Tensor> h;  ///< of each of its units, before the activation
+    std::vector<at::Tensor> spare;
   };
   // Parameters are inputs, so that autograd reaches this node through them.
   static at::Tensor forward(AutogradContext* node,
@@ -73,19 +139,27 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
     const at::Tensor none;
     const at::Tensor x_RC =
         ops::rows_of_tokens(x_NC, call->rows, call->weighs_inputs ? weights_NK : none);
-    Kept kept = {call, exchange.to_owners(x_RC, "tokens for the experts", context), {}};
-    const at::Tensor y_QC = at::empty(kept.x_QC.sizes(), kept.x_QC.options());
-    for (const ExpertUnit& unit : exchange.units()) {
-      at::Tensor h = expert_product(
-          rows_of(kept.x_QC, unit), *call->weights.input, call->weights.input_bias, unit.expert);
-      rows_of(y_QC, unit)
-          .copy_(expert_product(activated(h, call->form),
-                                *call->weights.output,
-                                call->weights.output_bias,
-                                unit.expert));
-      if (node != nullptr) kept.h.push_back(std::move(h));
+    Kept kept = {call, {}, {}, {}};
+    at::Tensor y_RC;
+    for (std::size_t r = 0; r < exchange.rounds().size(); ++r) {
+      const ExpertRound& round = exchange.rounds()[r];
+      const bool keeps = r == 0 && node != nullptr;
+      const at::Tensor x_QC = exchange.to_owners(x_RC, round, "tokens for the experts", context);
+      const at::Tensor y_QC = at::empty(x_QC.sizes(), x_QC.options());
+      for (const ExpertUnit& unit : round.units) {
+        at::Tensor h = call->hidden(rows_of(x_QC, unit), unit.expert);
+        rows_of(y_QC, unit).copy_(call->output(h, unit.expert));
+        if (keeps) kept.h.push_back(std::move(h));
+      }
+      if (keeps) kept.x_QC = x_QC;
+      exchange.to_sources(y_QC, round, y_RC, "results of the experts", context);
     }
-    const at::Tensor y_RC = exchange.to_sources(y_QC, "results of the experts", context);
+    if (const std::int64_t rows = exchange.spare_rows(); rows > 0) {
+      const std::int64_t C = x_NC.size(1), all = rows + exchange.rounds().front().rows;
+      const auto [before, after] = widths_of(*call);
+      if (node != nullptr) kept.spare = spare(rows, {C, before}, x_NC);
+      (void)spare(all, {C, C}, x_NC);  // a round that is not kept
+    }
     const at::Tensor y_NC =
         ops::sum_of_rows(y_RC, call->rows, call->weighs_inputs ? none : weights_NK);
     save(node, {x_NC, weights_NK, call->weighs_inputs ? none : y_RC});
@@ -98,16 +172,14 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
     const at::Tensor &x_NC = saved[0], &weights_NK = saved[1], &y_RC = saved[2];
     Kept& kept = detail::kept<Kept>(node);
     const std::shared_ptr<const Call> call = kept.call;
-    const ExpertExchange& exchange = *call->exchange;
-    StepContext& context = *call->context;
     if (call->load != nullptr) call->load->add(call->chosen_E, call->dropped);
     const at::Tensor dy_NC = grads[0].to(x_NC.scalar_type()).contiguous(), none;
-    const at::Tensor dy_QC = exchange.to_owners(
-        ops::rows_of_tokens(dy_NC, call->rows, call->weighs_inputs ? none : weights_NK),
-        "gradients for the experts",
-        context);
-    const at::Tensor dx_QC = experts_backward(kept, dy_QC);
-    const at::Tensor dx_RC = exchange.to_sources(dx_QC, "gradients of the tokens", context);
+    const at::Tensor dy_RC =
+        ops::rows_of_tokens(dy_NC, call->rows, call->weighs_inputs ? none : weights_NK);
+    const auto sums = std::make_shared<WeightSums>(*call);
+    at::Tensor dx_RC;
+    other_rounds(call, x_NC, weights_NK, dy_RC, sums, &dx_RC);
+    first_round(kept, dy_RC, sums, dx_RC);
     at::Tensor dweights;
     if (node->needs_input_grad(1)) {
       dweights = call->weighs_inputs ? ops::products_of_rows(x_NC, dx_RC, call->rows)
@@ -120,29 +192,143 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
     return {dx, dweights, {}, {}, {}, {}, {}, {}};
   }
 
-  /// Returns the gradients of the rows, and writes those of the weights now or later.
-  static at::Tensor experts_backward(Kept& kept, const at::Tensor& dy_QC) {
+  /// Adds the gradients of the rows of the first round to `dx_RC`, and writes those of the weights
+  /// now or later.
+  static void first_round(Kept& kept,
+                          const at::Tensor& dy_RC,
+                          const std::shared_ptr<WeightSums>& sums,
+                          at::Tensor& dx_RC) {
     const std::shared_ptr<const Call> call = kept.call;
+    const ExpertExchange& exchange = *call->exchange;
+    const ExpertRound& round = exchange.rounds().front();
     const ExpertWeights& weights = call->weights;
+    StepContext& context = *call->context;
+    const at::Tensor dy_QC = exchange.to_owners(dy_RC, round, "gradients for the experts", context);
     const at::Tensor dx_QC = at::empty_like(kept.x_QC);
-    const at::Tensor x_QC = std::move(kept.x_QC);
-    Later later = {call, {}, {}};
+    const auto [before, after] = widths_of(*call);
+    Later later = {call, sums, std::move(kept.x_QC), dy_QC, {}, {}, {}};
+    const std::int64_t C = dy_QC.size(1);
+    const auto spare_dx = spare(exchange.spare_rows(), {C}, dy_QC);
+    later.spare = spare(exchange.spare_rows(), {C, before, after}, dy_QC);
     const std::vector<at::Tensor> all_h = std::exchange(kept.h, {});
     auto h = all_h.begin();
-    for (const ExpertUnit& unit : call->exchange->units()) {
-      const at::Tensor dy = rows_of(dy_QC, unit);
-      const at::Tensor da = expert_input_grad(dy, *weights.output, unit.expert);
-      at::Tensor dh = activated_backward(da, *h, call->form);
+    for (const ExpertUnit& unit : round.units) {
+      at::Tensor dh = input_gradient(*call, rows_of(dy_QC, unit), *h, unit.expert);
       rows_of(dx_QC, unit).copy_(expert_input_grad(dh, *weights.input, unit.expert));
-      later.output.x_QI.push_back(trains_weight(*weights.output) ? activated(*h, call->form)
-                                                                 : at::Tensor());
-      later.output.dy_QO.push_back(dy);
-      later.input.x_QI.push_back(rows_of(x_QC, unit));
-      later.input.dy_QO.push_back(std::move(dh));
+      if (trains_weight(*weights.output)) later.a.push_back(activated(*h, call->form));
+      later.dh.push_back(std::move(dh));
       ++h;
     }
-    weight_gradient(*call->context, [later = std::move(later)] { later.write(); });
-    return dx_QC;
+    kept.spare.clear();
+    weight_gradient(context, [later = std::move(later)] { later.write(); });
+    exchange.to_sources(dx_QC, round, dx_RC, "gradients of the tokens", context);
+  }
+
+  /// The gradient of the input of the activation.
+  static at::Tensor input_gradient(const Call& call,
+                                   const at::Tensor& dy,
+                                   const at::Tensor& h,
+                                   std::int64_t expert) {
+    return activated_backward(expert_input_grad(dy, *call.weights.output, expert), h, call.form);
+  }
+
+  /// The rounds after the first one, backwards. Schedules that put off the gradients of weights run
+  /// them once more for these instead of keeping their operands.
+  static void other_rounds(const std::shared_ptr<const Call>& call,
+                           const at::Tensor& x_NC,
+                           const at::Tensor& weights_NK,
+                           const at::Tensor& dy_RC,
+                           const std::shared_ptr<WeightSums>& sums,
+                           at::Tensor* dx_RC) {
+    const ExpertExchange& exchange = *call->exchange;
+    StepContext& context = *call->context;
+    if (const std::int64_t rows = exchange.spare_rows(); rows > 0) {
+      const std::int64_t C = x_NC.size(1), all = rows + exchange.rounds().front().rows;
+      (void)spare(all, {C, C, C}, x_NC);
+      // What a pass that runs later for the gradients of weights would need.
+      if (context.deferring())
+        context.defer([=] { (void)spare(all + dy_RC.size(0), {x_NC.size(1), C}, dy_RC); });
+    }
+    if (exchange.rounds().size() == 1) return;
+    const bool puts_off = context.deferring() && dx_RC != nullptr;
+    if (puts_off) {
+      context.defer([=] { other_rounds(call, x_NC, weights_NK, dy_RC, sums, nullptr); });
+    }
+    const at::Tensor x_RC =
+        ops::rows_of_tokens(x_NC, call->rows, call->weighs_inputs ? weights_NK : at::Tensor());
+    for (std::size_t r = exchange.rounds().size() - 1; r > 0; --r) {
+      const ExpertRound& round = exchange.rounds()[r];
+      const at::Tensor x_QC = exchange.to_owners(x_RC, round, "tokens for the experts", context);
+      const at::Tensor dy_QC =
+          exchange.to_owners(dy_RC, round, "gradients for the experts", context);
+      const at::Tensor dx_QC = dx_RC == nullptr ? at::Tensor() : at::empty_like(x_QC);
+      for (const ExpertUnit& unit : round.units) {
+        const at::Tensor x = rows_of(x_QC, unit), dy = rows_of(dy_QC, unit),
+                         h = call->hidden(x, unit.expert),
+                         dh = input_gradient(*call, dy, h, unit.expert);
+        if (dx_RC != nullptr)
+          rows_of(dx_QC, unit).copy_(expert_input_grad(dh, *call->weights.input, unit.expert));
+        if (puts_off) continue;
+        const at::Tensor a =
+            trains_weight(*call->weights.output) ? activated(h, call->form) : at::Tensor();
+        sums->add(unit, x, dh, a, dy);
+      }
+      if (dx_RC != nullptr)
+        exchange.to_sources(dx_QC, round, *dx_RC, "gradients of the tokens", context);
+    }
+  }
+};
+
+/// This rank's share of the tokens of a micro-batch, which the ranks of a tensor-parallel group
+/// have in common, for experts that are divided among these ranks too.
+struct TokenShare {
+  const comm::Group* group = nullptr;
+  std::int64_t tokens = 0;  ///< N
+  [[nodiscard]] std::int64_t most() const { return (tokens + group->size() - 1) / group->size(); }
+  [[nodiscard]] std::int64_t begin(int index) const { return std::min(tokens, index * most()); }
+  [[nodiscard]] at::Tensor of(const at::Tensor& all) const {
+    const std::int64_t first = begin(group->index);
+    return all.narrow(0, first, begin(group->index + 1) - first);
+  }
+  /// The shares of all ranks, in order.
+  [[nodiscard]] at::Tensor gather(const at::Tensor& own, StepContext& context) const {
+    if (tokens == 0) return own;
+    const std::int64_t C = own.size(1), n = group->size();
+    at::Tensor in = own.contiguous();
+    if (in.size(0) < most()) in = at::constant_pad_nd(in, {0, 0, 0, most() - in.size(0)});
+    const at::Tensor out = at::empty({n * most(), C}, in.options());
+    finish(context.tensor->world->transport().all_gather(
+        *group, span_of(in), span_of(out), site(context, "the ranks' tokens")));
+    return out.narrow(0, 0, tokens);
+  }
+};
+
+/// all -> share of it; the gradient is gathered.
+struct TakeShareNode : torch::autograd::Function<TakeShareNode> {
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& all,
+                            const TokenShare& share,
+                            StepContext* context) {
+    keep(node, std::make_pair(share, context));
+    return share.of(all).contiguous();
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto& [share, context] = kept<std::pair<TokenShare, StepContext*>>(node);
+    return {share.gather(grads[0], *context), {}, {}};
+  }
+};
+
+/// share -> all; the gradient is the share of it, because every rank has the whole gradient.
+struct GatherSharesNode : torch::autograd::Function<GatherSharesNode> {
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& own,
+                            const TokenShare& share,
+                            StepContext* context) {
+    keep(node, share);
+    return share.gather(own, *context);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {kept<TokenShare>(node).of(grads[0]), {}, {}};
   }
 };
 
@@ -179,32 +365,55 @@ at::Tensor apply_experts(const at::Tensor& h_BTC,
                          bool weighs_inputs,
                          ExpertLoad* load,
                          StepContext& context) {
-  const at::Tensor x_NC = rows(h_BTC);
-  const at::Tensor& experts_NK = routed.choices.experts_NK;
+  const mesh::ExpertFold fold =
+      context.experts == nullptr ? mesh::ExpertFold() : context.experts->fold;
+  const bool splits_experts = context.tensor != nullptr && !fold.etp.empty(),
+             shares_tokens = context.tensor != nullptr && !(fold.ep & mesh::AxisSet::tp()).empty();
+  std::optional<at::Tensor> adapter = reach_of(*weights.input);
+  if (!adapter) adapter = reach_of(*weights.output);
+  TESSERA_REQUIRE(
+      !adapter || !splits_experts,
+      Unsupported,
+      fmt::format("adapters of experts that are split over ranks ({})", weights.input->info().name),
+      "leave parallel.expert_tensor out, or these layers with adapter.exclude");
+  at::Tensor x_NC = rows(h_BTC), weights_NK = routed.weights_NK;
+  at::Tensor experts_NK = routed.choices.experts_NK;
+  TokenShare share;
+  if (splits_experts) {
+    x_NC = one_d::enter(x_NC, context);
+    weights_NK = one_d::enter(weights_NK, context);
+  } else if (shares_tokens) {
+    share = {context.tensor->group, x_NC.size(0)};
+    x_NC = detail::apply<TakeShareNode>(x_NC, share, &context);
+    weights_NK = detail::apply<TakeShareNode>(weights_NK, share, &context);
+    experts_NK = share.of(experts_NK);
+  }
   const std::int64_t E = weights.input->info().shape.front();
   auto call = std::make_shared<Call>();
   call->weights = weights;
   call->form = form;
   call->weighs_inputs = weighs_inputs;
+  call->adds_output_bias = !splits_experts || context.tensor->group->index == 0;
   call->context = &context;
   const bool meta = x_NC.is_meta();
-  call->rows = rows_of_choices(experts_NK, E, x_NC.device());
-  call->exchange = std::make_shared<const ExpertExchange>(context, call->rows.counts, meta);
+  call->rows = rows_of_choices(experts_NK.contiguous(), E, x_NC.device());
+  call->exchange =
+      std::make_shared<const ExpertExchange>(context, call->rows.counts, x_NC.size(0), meta);
   if (load != nullptr && context.training() && !meta) {
     call->load = load;
     call->chosen_E = counts_of(routed.choices.chosen_NK, E);
     call->dropped = routed.dropped;
   }
-  std::optional<at::Tensor> adapter = reach_of(*weights.input);
-  if (!adapter) adapter = reach_of(*weights.output);
-  const at::Tensor y_NC = detail::apply<ExpertsNode>(x_NC,
-                                                     routed.weights_NK,
-                                                     weights.input->tensor(),
-                                                     weights.output->tensor(),
-                                                     value_of(weights.input_bias),
-                                                     value_of(weights.output_bias),
-                                                     adapter,
-                                                     std::shared_ptr<const Call>(std::move(call)));
+  at::Tensor y_NC = detail::apply<ExpertsNode>(x_NC,
+                                               weights_NK,
+                                               weights.input->tensor(),
+                                               weights.output->tensor(),
+                                               value_of(weights.input_bias),
+                                               value_of(weights.output_bias),
+                                               adapter,
+                                               std::shared_ptr<const Call>(std::move(call)));
+  if (splits_experts) y_NC = one_d::leave(y_NC, context);
+  if (shares_tokens) y_NC = detail::apply<GatherSharesNode>(y_NC, share, &context);
   return y_NC.view(h_BTC.sizes());
 }
 

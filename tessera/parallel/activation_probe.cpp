@@ -23,6 +23,7 @@
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/meta_device.h"
 #include "tessera/parallel/executor.h"
+#include "tessera/parallel/group_axes.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::parallel {
@@ -120,8 +121,14 @@ class PassPolicy final : public Policy {
       const memory::NotCounted uncounted;
       for (const auto& param : model_->params(run.block)) {
         if (!param->info().trainable) continue;
-        param->grad().open(at::empty(param->info().local_shape(),
-                                     at::TensorOptions().dtype(at::kFloat).device(at::kMeta)));
+        const nn::ExpertParallel* const experts = model_->expert_parallel();
+        const int slices = param->info().stacked() && experts != nullptr
+                               ? experts->world->mesh().size(expert_axes(experts->fold).sources)
+                               : 1;
+        const at::Tensor slice = at::empty(param->info().local_shape(),
+                                           at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+        param->grad().open(std::vector<at::Tensor>(static_cast<std::size_t>(slices), slice),
+                           /*holds=*/false);
       }
     }
     count_.reset_peak();

@@ -49,7 +49,8 @@ using BlockWork = std::map<ActionKind, PassWork>;
 /// A model and the layout of the probed rank: rank 0, which has the largest parts.
 struct ProbedModel {
   nn::Model model;
-  mesh::Mesh mesh = mesh::Mesh::data_parallel(1);  ///< mesh of one stage and one data-parallel rank
+  mesh::Mesh mesh =
+      mesh::Mesh::data_parallel(1);  ///< mesh of one stage and the ranks that a pass needs
   WeightOptions weights;
   /// Meta tensors; if ranks share the tokens, this rank's tokens.
   nn::Batch batch;

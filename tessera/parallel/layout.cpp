@@ -59,6 +59,17 @@ Residency Layout::residency() const {
   return weight_offload ? Residency::Resting : Residency::Sharded;
 }
 
+mesh::ExpertFold Layout::expert_fold() const {
+  using mesh::Axis;
+  using mesh::AxisSet;
+  mesh::ExpertFold out;
+  if (expert_ranks > 1) out.ep = out.ep | AxisSet{Axis::Ep};
+  if (experts_over_context) out.ep = out.ep | AxisSet{Axis::Cp};
+  if (experts_over_tensor) out.ep = out.ep | AxisSet::tp();
+  if (splits_experts) out.etp = AxisSet::tp();
+  return out;
+}
+
 ReductionOptions Layout::reduction_options() const {
   return {.stage = zero_stage,
           .mode = reduction,
@@ -80,7 +91,7 @@ WeightOptions Layout::weight_options(const ParameterRules& rules) const {
           .tensor = tensor_mode(),
           .sequence = sequence,
           .context = context_mode,
-          .experts = {.ep = expert_ranks > 1 ? mesh::AxisSet{mesh::Axis::Ep} : mesh::AxisSet()},
+          .experts = expert_fold(),
           .tables_apart = sparse_rows,
           .frozen = rules.frozen,
           .apart = rules.apart,

@@ -10,6 +10,7 @@
 
 #include "tessera/base/dtype.h"
 #include "tessera/config/json.h"
+#include "tessera/mesh/expert_fold.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
@@ -45,7 +46,10 @@ struct Layout {
   int shard_ranks = 1;
   /// Number of these among which the experts of a layer are divided: ranks along Axis::Ep.
   int expert_ranks = 1;
-  int threads = 1;  ///< per rank
+  bool experts_over_context = false;  ///< also among the ranks that share the tokens of a sample
+  bool experts_over_tensor = false;   ///< also among the ranks that share a layer
+  bool splits_experts = false;        ///< the ranks that share a layer split each of its experts
+  int threads = 1;                    ///< per rank
   // ---- a step ----
   std::int64_t micro_batch = 0, accumulation = 0;
   Recompute recompute;
@@ -87,6 +91,8 @@ struct Layout {
   [[nodiscard]] bool gathers_weights() const {
     return residency() == Residency::Sharded || residency() == Residency::Resting;
   }
+  /// The axes over which experts are divided and split.
+  [[nodiscard]] mesh::ExpertFold expert_fold() const;
   [[nodiscard]] ReductionOptions reduction_options() const;
   [[nodiscard]] WeightOptions weight_options(const ParameterRules& rules) const;
   bool operator==(const Layout&) const = default;

@@ -115,12 +115,22 @@ void ParallelOptions::describe(config::Fields& f) {
   f.field(
       "expert",
       expert,
-      {.text = "Number of data-parallel ranks among which the experts of every sparse layer are "
-               "divided; they exchange tokens. It must divide the data-parallel ranks, and the "
-               "number of experts need not be a multiple of it.",
+      {.text = "Number of ranks among which the experts of every sparse layer are divided; they "
+               "exchange tokens. It is a divisor of the data-parallel ranks, or such a divisor "
+               "times context.size, times tensor.size (mode 1d, with expert_tensor 1), or times "
+               "both; the first of these that fits is used. The number of experts need not be a "
+               "multiple of it.",
        .unit = "ranks",
        .min = 1,
        .max = kMostRanks});
+  f.field("expert_tensor",
+          expert_tensor,
+          {.text = "Number of ranks that split the matrices of each expert, as tensor splits those "
+                   "of other layers: 1 or tensor.size. With 1, every rank of tensor computes whole "
+                   "experts.",
+           .unit = "ranks",
+           .min = 1,
+           .max = kMostRanks});
 }
 
 }  // namespace tessera::parallel

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The section `parallel`: how the ranks are divided among pipeline, tensor and context parallelism;
-// the remaining factor is data-parallel, and experts are divided among ranks of it.
+// the remaining factor is data-parallel, and experts are divided among ranks of it,
+// of context parallelism and of tensor parallelism.
 #pragma once
 
 #include <array>
@@ -61,8 +62,10 @@ struct ParallelOptions {
   TensorOptions tensor;
   bool sequence = false;
   ContextOptions context;
-  /// Number of data-parallel ranks among which the experts of each layer are divided.
+  /// Number of ranks among which the experts of each layer are divided.
   std::int64_t expert = 1;
+  /// Number of ranks that split the matrices of each expert: 1, or tensor.size.
+  std::int64_t expert_tensor = 1;
   /// Number of ranks that together hold one copy of the model: pipeline x tensor x context.
   [[nodiscard]] std::int64_t ranks_per_model() const {
     return pipeline.size * tensor.size * context.size;

@@ -21,7 +21,8 @@ ProbedModel probed(const Probing& probing, std::int64_t samples) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   ProbedModel out;
   out.model = probing.model;
-  out.mesh = mesh::Mesh({.cp = probing.layout.context,
+  out.mesh = mesh::Mesh({.ep = probing.layout.expert_ranks,
+                         .cp = probing.layout.context,
                          .tp_depth = of(grid.depth),
                          .tp_row = of(grid.row),
                          .tp_col = of(grid.col)});
@@ -50,7 +51,8 @@ std::int64_t batch_bytes(const Probing& probing) {
 // Everything besides the model on which a block's need depends.
 std::string key_of(const Probing& probing, std::int64_t samples) {
   const TensorOptions::Grid& grid = probing.layout.grid;
-  std::string out = fmt::format("{} {} {} {}x{}x{} {} {} {} {}",
+  const mesh::ExpertFold experts = probing.layout.expert_fold();
+  std::string out = fmt::format("{} {} {} {}x{}x{} {} {} {} {} {}:{}:{}",
                                 samples,
                                 probing.layout.threads,
                                 static_cast<int>(probing.layout.working),
@@ -60,7 +62,10 @@ std::string key_of(const Probing& probing, std::int64_t samples) {
                                 static_cast<int>(probing.layout.tensor_mode()),
                                 probing.layout.sequence,
                                 probing.layout.context,
-                                static_cast<int>(probing.layout.context_mode));
+                                static_cast<int>(probing.layout.context_mode),
+                                probing.layout.expert_ranks,
+                                experts.ep.bits(),
+                                experts.etp.bits());
   for (const data::TensorSpec& spec : probing.sample) {
     out += ' ';
     for (const std::int64_t size : spec.shape)

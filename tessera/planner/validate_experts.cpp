@@ -2,7 +2,10 @@
 // Rules between experts and the layout: parallel.expert, and what the other forms of parallelism
 // require of sparse layers.
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,15 +28,35 @@ int divisible(const parallel::Layout& layout) {
   return groups ? std::min(layout.shard_ranks, layout.data_ranks) : layout.data_ranks;
 }
 
-/// The divisors of `ranks` next to `wanted`: "2 or 4".
-std::string nearest_divisors(int ranks, std::int64_t wanted) {
-  int below = 1, above = ranks;
-  for (int k = 1; k <= ranks; ++k) {
-    if (ranks % k != 0) continue;
-    if (k < wanted) below = k;
-    if (k > wanted && above == ranks) above = k;
+/// Ways to spread the experts of a layer over ranks.
+struct Spread {
+  bool context = false, tensor = false;
+  int over_model = 1;  ///< ranks of the two together
+};
+/// In the order in which they are tried.
+std::vector<Spread> spreads_of(const TrainConfig& config) {
+  const int cp = static_cast<int>(config.parallel.context.size),
+            tp = static_cast<int>(config.parallel.tensor.size);
+  const bool may_tensor = tp > 1 && config.parallel.expert_tensor == 1 &&
+                          config.parallel.tensor.layout() == parallel::TensorLayout::OneD;
+  std::vector<Spread> out = {{}};
+  if (cp > 1) out.push_back({.context = true, .over_model = cp});
+  if (may_tensor) out.push_back({.tensor = true, .over_model = tp});
+  if (cp > 1 && may_tensor) out.push_back({.context = true, .tensor = true, .over_model = cp * tp});
+  return out;
+}
+
+/// The numbers of ranks among which experts can be divided, next to `wanted`: "2 or 4".
+std::string nearest_divisions(const TrainConfig& config, int ranks, std::int64_t wanted) {
+  std::set<std::int64_t> all;
+  for (const Spread& spread : spreads_of(config)) {
+    for (int k = 1; k <= ranks; ++k) {
+      if (ranks % k == 0) all.insert(static_cast<std::int64_t>(k) * spread.over_model);
+    }
   }
-  return below == above ? std::to_string(below) : fmt::format("{} or {}", below, above);
+  const auto above = all.upper_bound(wanted);
+  const std::int64_t below = *std::prev(above);
+  return above == all.end() ? std::to_string(below) : fmt::format("{} or {}", below, *above);
 }
 
 /// The smallest number of experts of a layer; 0: the model has none.
@@ -46,6 +69,18 @@ std::int64_t fewest_experts(const nn::Model& model) {
   return fewest;
 }
 
+/// The smallest width of an expert of the model.
+std::int64_t narrowest_expert(const nn::Model& model) {
+  std::int64_t narrowest = std::numeric_limits<std::int64_t>::max();
+  for (const auto& info : nn::parameters_of(model)) {
+    if (!info->stacked()) continue;
+    for (std::size_t d = 0; d < info->axes.size(); ++d) {
+      if (info->axes[d] == LogicalAxis::Ffn) narrowest = std::min(narrowest, info->shape[d]);
+    }
+  }
+  return narrowest;
+}
+
 /// True if experts of some layer drop tokens beyond a capacity.
 bool drops(const nn::Model& model) {
   return std::any_of(model.blocks.begin(), model.blocks.end(), [](const nn::BlockSpec& spec) {
@@ -53,6 +88,15 @@ bool drops(const nn::Model& model) {
     const auto* const experts = dynamic_cast<const nn::HasExperts*>(block.get());
     return experts != nullptr && experts->router().drops;
   });
+}
+
+/// The first way to form groups of parallel.expert ranks; absent: there is none.
+std::optional<Spread> spread_for(const TrainConfig& config, const parallel::Layout& layout) {
+  const std::int64_t size = config.parallel.expert, ranks = divisible(layout);
+  for (const Spread& spread : spreads_of(config)) {
+    if (size % spread.over_model == 0 && ranks % (size / spread.over_model) == 0) return spread;
+  }
+  return std::nullopt;
 }
 
 class Check {
@@ -86,16 +130,23 @@ void check_divided(const TrainConfig& config,
         fmt::format("{} ranks cannot share {} experts: each needs at least one", size, experts),
         fmt::format("set it to at most {}", experts));
   }
-  const int ranks = divisible(layout);
-  if (layout.data_ranks > 0 && ranks % size != 0) {
+  if (const int ranks = divisible(layout); layout.data_ranks > 0 && !spread_for(config, layout)) {
     const bool groups = ranks < layout.data_ranks;
+    const Spread most = spreads_of(config).back();
+    const std::string model = most.over_model == 1
+                                  ? ""
+                                  : fmt::format(" with {}{}{}",
+                                                most.context ? "parallel.context" : "",
+                                                most.context && most.tensor ? " and " : "",
+                                                most.tensor ? "parallel.tensor" : "");
     check.add(
         kKey,
-        fmt::format("{} data-parallel ranks{} cannot be divided into groups of {} for experts",
+        fmt::format("{} data-parallel ranks{}{} cannot be divided into groups of {} for experts",
                     ranks,
                     groups ? " of a group of shards" : "",
+                    model,
                     size),
-        fmt::format("set it to {}", nearest_divisors(ranks, size)));
+        fmt::format("set it to {}", nearest_divisions(config, ranks, size)));
   }
   if (optim::exchange_needs(config.optimizer).compressed) {
     check.add("optimizer.type",
@@ -112,6 +163,62 @@ void check_divided(const TrainConfig& config,
   }
 }
 
+/// A capacity that is less than one token would accept one all the same.
+void check_capacity(const CheckedModel& checked, const Check& check) {
+  const json::Value* const moe = checked.model.description.find("moe");
+  const auto number = [&](const char* key) {
+    const json::Value* const value = moe != nullptr && moe->is_object() ? moe->find(key) : nullptr;
+    return value != nullptr && value->is_number() ? value->as_double() : 0.0;
+  };
+  const double factor = number("capacity"), top_k = number("top_k"),
+               experts = number("num_experts"),
+               tokens = static_cast<double>(checked.micro_batch * checked.sequence_length);
+  if (factor <= 0.0 || experts <= 0.0 || tokens <= 0.0 || number("min_capacity") >= 1.0) return;
+  const double accepted = factor * top_k * tokens / experts;
+  if (accepted >= 1.0) return;
+  check.add("model.moe.capacity",
+            fmt::format("an expert would accept {:.3g} of a token: capacity {:.3g} x top_k {} x {} "
+                        "tokens of a micro-batch / {} experts",
+                        accepted,
+                        factor,
+                        top_k,
+                        tokens,
+                        experts),
+            "raise it, or set model.moe.min_capacity to 1 or more");
+}
+
+/// Rules for parallel.expert_tensor.
+void split_experts(const TrainConfig& config,
+                   const nn::Model& model,
+                   std::int64_t experts,
+                   parallel::Layout& layout,
+                   const Check& check) {
+  constexpr const char* kSplit = "parallel.expert_tensor";
+  const std::int64_t ranks = config.parallel.expert_tensor, tensor = config.parallel.tensor.size;
+  if (ranks == 1) return;
+  if (experts == 0) {
+    check.add(kSplit,
+              fmt::format("{} ranks would split experts, and the model has none", ranks),
+              "remove it, or give model.moe.num_experts");
+  } else if (ranks != tensor) {
+    check.add(
+        kSplit,
+        fmt::format("{} ranks cannot split experts: it is 1 or parallel.tensor.size, which is "
+                    "{}",
+                    ranks,
+                    tensor),
+        tensor > 1 ? fmt::format("set it to 1 or {}", tensor) : "set it to 1");
+  } else if (config.parallel.tensor.layout() != parallel::TensorLayout::OneD) {
+    check.add(kSplit, "experts are split in mode 1d of parallel.tensor only", "set it to 1");
+  } else if (const std::int64_t width = narrowest_expert(model); width < ranks) {
+    check.add(kSplit,
+              fmt::format("{} ranks cannot split an expert of width {}", ranks, width),
+              "set it to 1, or raise model.moe.ffn_hidden_size");
+  } else {
+    layout.splits_experts = true;
+  }
+}
+
 }  // namespace
 
 void divide_experts(const TrainConfig& config,
@@ -121,11 +228,16 @@ void divide_experts(const TrainConfig& config,
                     const config::Origins& origins) {
   const nn::Model& model = checked.model.model;
   if (model.blocks.empty() || problems.concern(kKey)) return;
-  const std::int64_t size = config.parallel.expert;
-  if (layout.data_ranks > 0 && divisible(layout) % size == 0)
-    layout.expert_ranks = static_cast<int>(size);
   const Check check(problems, origins);
   const std::int64_t experts = fewest_experts(model);
+  if (layout.data_ranks > 0) {
+    if (const auto spread = spread_for(config, layout)) {
+      layout.expert_ranks = static_cast<int>(config.parallel.expert / spread->over_model);
+      layout.experts_over_context = spread->context;
+      layout.experts_over_tensor = spread->tensor;
+    }
+  }
+  split_experts(config, model, experts, layout, check);
   if (config.parallel.expert > 1 && !problems.concern("optimizer"))
     check_divided(config, experts, layout, check);
   if (experts == 0) return;
@@ -135,6 +247,7 @@ void divide_experts(const TrainConfig& config,
               "experts need whole tokens of a sample on every rank of parallel.tensor",
               "set it to false");
   }
+  check_capacity(checked, check);
   if (parallel.context.size > 1 && drops(model)) {
     check.add(
         "model.moe.capacity",

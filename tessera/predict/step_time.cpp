@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/transports/shapes.h"
 #include "tessera/comm/world.h"
+#include "tessera/nn/expert_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/cost.h"
@@ -76,12 +77,19 @@ std::vector<BlockElements> elements_of(const planner::Plan& plan) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   std::unique_ptr<comm::World> world;
   nn::TensorParallel tensor;
-  if (layout.grid.size() > 1) {
-    world = comm::shape_world(mesh::Mesh({.tp_depth = of(layout.grid.depth),
-                                          .tp_row = of(layout.grid.row),
-                                          .tp_col = of(layout.grid.col)}),
-                              /*rank=*/0);
-    tensor = {world.get(), &world->group(mesh::AxisSet::tp()), layout.tensor_mode()};
+  nn::ExpertParallel experts;
+  const bool splits_layers = layout.grid.size() > 1;
+  const mesh::Mesh mesh({.ep = layout.expert_ranks,
+                         .cp = layout.context,
+                         .tp_depth = of(layout.grid.depth),
+                         .tp_row = of(layout.grid.row),
+                         .tp_col = of(layout.grid.col)});
+  if (mesh.size() > 1) {
+    world = comm::shape_world(mesh, /*rank=*/0);
+    const mesh::ExpertFold fold = layout.expert_fold();
+    if (splits_layers)
+      tensor = {world.get(), &world->group(mesh::AxisSet::tp()), layout.tensor_mode()};
+    experts = {world.get(), &world->group(fold.ep), fold};
   }
   const parallel::ParameterRules& rules = plan.model().rules;
   const bool shards = gathers(layout);
@@ -90,7 +98,7 @@ std::vector<BlockElements> elements_of(const planner::Plan& plan) {
     BlockElements& block = out.emplace_back();
     for (const auto& declared : nn::declared_by(spec)) {
       Param param(declared);
-      nn::place(param, world ? &tensor : nullptr, /*experts=*/nullptr);
+      nn::place(param, splits_layers ? &tensor : nullptr, world ? &experts : nullptr);
       const std::vector<std::int64_t> shape = param.info().local_shape();
       const std::int64_t numel =
           std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
@@ -376,7 +384,7 @@ std::string key_of(const planner::Plan& plan) {
   std::string blocks;
   for (const bool again : layout.recompute.blocks)
     blocks += again ? '1' : '0';
-  return fmt::format("{} {} {}x{}x{} {} {} {} {} {} {} {} {} {} {}",
+  return fmt::format("{} {} {}x{}x{} {} {} {} {} {} {} {} {} {} {}:{}:{}",
                      layout.micro_batch,
                      layout.threads,
                      layout.grid.depth,
@@ -391,7 +399,9 @@ std::string key_of(const planner::Plan& plan) {
                      blocks,
                      plan.data().sequence_length,
                      layout.stages.stages > 1 ? layout.schedule : "",
-                     layout.expert_ranks);
+                     layout.expert_ranks,
+                     layout.expert_fold().ep.bits(),
+                     layout.expert_fold().etp.bits());
 }
 
 }  // namespace

@@ -80,6 +80,23 @@ std::string batch_line(const planner::Plan& plan) {
                      grows);
 }
 
+// ", expert parallel 4 (with context)".
+std::string expert_text(const parallel::Layout& layout) {
+  const mesh::ExpertFold fold = layout.expert_fold();
+  const mesh::Mesh mesh = layout.mesh();
+  const int divided = mesh.size(fold.ep), split = mesh.size(fold.etp);
+  std::string out;
+  if (divided > 1) {
+    const bool context = layout.experts_over_context, tensor = layout.experts_over_tensor;
+    const char* const with = context && tensor ? " (with context and tensor)"
+                             : context         ? " (with context)"
+                             : tensor          ? " (with tensor)"
+                                               : "";
+    out = fmt::format(", expert parallel {}{}", divided, with);
+  }
+  return split > 1 ? out + fmt::format(", experts split over {}", split) : out;
+}
+
 std::string layout_line(const planner::Plan& plan) {
   const parallel::Layout& layout = plan.layout();
   const std::string groups = layout.zero_stage == 3 && layout.shard_ranks < layout.data_ranks
@@ -98,13 +115,11 @@ std::string layout_line(const planner::Plan& plan) {
           : fmt::format(", context parallel {} ({})",
                         layout.context,
                         config::name_of(parallel::kContextModes, layout.context_mode));
-  const std::string experts =
-      layout.expert_ranks == 1 ? "" : fmt::format(", expert parallel {}", layout.expert_ranks);
   return fmt::format("{} x {}, data parallel {}{}{}{}, ZeRO stage {}{}, {}",
                      plural(layout.ranks(), "rank"),
                      plural(layout.threads, "thread"),
                      layout.data_ranks,
-                     experts,
+                     expert_text(layout),
                      tensor,
                      context,
                      layout.zero_stage,

@@ -18,6 +18,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/median.h"
 #include "tessera/base/text.h"
+#include "tessera/report/expert_loads.h"
 #include "tessera/report/run_status.h"
 
 namespace tessera::report {
@@ -151,6 +152,23 @@ json::Value checkpoints_of(const fs::path& folder) {
   for (std::string& name : names)
     out.push_back(json::Value::string(text::replace_invalid_utf8(name)));
   return json::Value::array(std::move(out));
+}
+
+/// experts.json of the run, with as many layers and experts as the page draws; null without one.
+json::Value experts_of(const fs::path& folder) {
+  constexpr std::size_t kLayers = 128, kMostExperts = 512;
+  try {
+    ExpertLoads loads = read_expert_loads(folder);
+    if (loads.layers.empty()) return {};
+    if (loads.layers.size() > kLayers) loads.layers.resize(kLayers);
+    for (LayerLoads& layer : loads.layers) {
+      layer.layer = text::replace_invalid_utf8(layer.layer);
+      if (layer.chosen.size() > kMostExperts) layer.chosen.resize(kMostExperts);
+    }
+    return json_of(loads);
+  } catch (const Error&) {
+    return {};  // the file is being replaced, or is damaged
+  }
 }
 
 /// Returns the finite number after `"loss":` near the beginning of a line.
@@ -391,6 +409,8 @@ json::Value RunView::details(std::size_t points) const {
   out["samples"] = samples_of(folder_);
   out["checkpoints"] = checkpoints_of(folder_);
   out["ranks"] = ranks();
+  if (json::Value experts = experts_of(folder_); !experts.is_null())
+    out["experts"] = std::move(experts);
   std::vector<json::Value> told;
   const std::string words = out.find("message")->as_string();
   for (std::string& line : events())

@@ -33,10 +33,10 @@ class RunView {
   /// "eta_s"} as far as they are known.
   [[nodiscard]] json::Value summary() const;
   /// The summary, and {"train": {NAME: [...]}, "eval": {NAME: [...]}, "config": {PATH: VALUE},
-  /// "samples": [...], "checkpoints": [...], "events": [...], "ranks": ranks()}. The lists of a
-  /// split are equally
-  /// long, with null where a line does not have the name. Of more steps than `points`, those with
-  /// the lowest and the highest loss of equal parts are chosen, so that no peak is lost.
+  /// "samples": [...], "checkpoints": [...], "events": [...], "ranks": ranks(),
+  /// "experts": experts.json, if there is one}. The lists of a split are equally long, with null
+  /// where a line does not have the name. Of more steps than `points`, those with the lowest and
+  /// the highest loss of equal parts are chosen, so that no peak is lost.
   [[nodiscard]] json::Value details(std::size_t points) const;
   /// Losses of at most `points` equal parts of the run, the mean of each; not finite ones are left
   /// out.

@@ -49,6 +49,7 @@ text { fill: var(--faint); font-size: 11px; } .grid { stroke: var(--line); strok
 <section id="times" hidden><h2>Time of the last step, ms</h2><div class="wide"><table></table></div></section>
 <section id="memory" hidden><h2>Memory by kind and rank</h2><div></div></section>
 <section id="mesh" hidden><h2>Mesh and stages</h2><div></div></section>
+<section id="experts" hidden><h2>Loads of experts</h2><div></div></section>
 <section id="differences" hidden><h2>Differences of the configurations</h2><div class="wide"><table></table></div></section>
 <section id="samples" hidden><h2>Samples</h2><div></div></section>
 <section id="checkpoints" hidden><h2>Checkpoints</h2><div></div></section>
@@ -311,6 +312,27 @@ function meshOf(run) {
   out.append(tableOf(['rank', 'host', 'stage', 'dp', 'cp', 'tp', 'step, ms', 'collectives', 'of these, other stages'], rows), ...leftOut(run));
   return out;
 }
+// A row for each layer and a cell for each expert; the numbers of a layer stand beside it.
+function expertsOf(run) {
+  const known = run.experts, out = element('div');
+  out.append(element('h3', `${run.name}, steps ${shown(known.step - known.steps + 1)} to ${shown(known.step)}: darker means more tokens, red more than twice the mean`));
+  out.append(tableOf(['layer', 'experts', 'largest load / mean', 'without tokens', 'dropped'], objects(known.layers).map(layer => {
+    const counts = (Array.isArray(layer.chosen) ? layer.chosen : []).filter(count => typeof count === 'number');
+    const total = counts.reduce((all, count) => all + count, 0), mean = total / Math.max(1, counts.length);
+    const side = Math.max(2, Math.min(24, 640 / Math.max(1, counts.length)));
+    const cells = drawn('svg', {width: side * counts.length, height: 16, 'aria-hidden': 'true', class: 'experts'});
+    counts.forEach((count, e) => {
+      const load = mean > 0 ? count / mean : 0;
+      const cell = drawn('rect', {x: e * side, y: 0, width: side, height: 16, fill: load > 2 ? colors[3] : colors[0],
+        'fill-opacity': Math.min(1, load / 2).toFixed(2)});
+      cell.append(drawn('title', {}, `expert ${e}: ${count}`));
+      cells.append(cell);
+    });
+    return row([layer.name, cells, mean > 0 ? Math.max(...counts) / mean : '', counts.filter(count => count === 0).length,
+      total > 0 ? percent(layer.dropped / total) : '']);
+  })));
+  return out;
+}
 function paint() {
   const focused = document.activeElement && document.activeElement.closest ? document.activeElement.closest('.chart') : null;
   const focusedName = focused ? focused.dataset.name : null;
@@ -330,7 +352,7 @@ function paint() {
     for (const name in run.eval || {}) if (!name.startsWith('eval_') || !((run.train || {})[name.slice(5)])) names.add(name);
   }
   const order = [...first.filter(name => names.has(name)), ...[...names].filter(name => !first.includes(name)).sort()];
-  byId('charts').replaceChildren(...order.filter(name => !notDrawn.has(name) && !name.endsWith('tokens')).map(chart));
+  byId('charts').replaceChildren(...order.filter(name => !notDrawn.has(name) && !name.endsWith('tokens') && !name.startsWith('experts.')).map(chart));
   if (focusedName) {
     const again = [...document.querySelectorAll('.chart')].find(box => box.dataset.name === focusedName);
     if (again && again.querySelector('svg')) again.querySelector('svg').focus({preventScroll: true});
@@ -339,6 +361,7 @@ function paint() {
   const placed = runs.filter(run => ranksOf(run).length > 0);
   section('memory', placed.map(memoryOf));
   section('mesh', placed.filter(run => ranksOf(run).length > 1).map(meshOf));
+  section('experts', runs.filter(run => run.experts).map(expertsOf));
   differences();
   section('samples', runs.flatMap(run => (run.samples || []).slice(-3).reverse().map(sample => {
     const out = element('div');

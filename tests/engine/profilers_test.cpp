@@ -16,6 +16,7 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/report/expert_loads.h"
 
 namespace tessera::engine {
 namespace {
@@ -71,6 +72,41 @@ TEST(Profilers, TraceEveryRankOnOneClock) {
   // Steps end together: the ranks' times overlap.
   EXPECT_LT(begin[0], end[1]);
   EXPECT_LT(begin[1], end[0]);
+}
+
+// Two stages of a pipeline have a sparse layer each.
+TEST(Profilers, ReportTheLoadsOfEveryExpert) {
+  TinyRun run;
+  run.set("trainer.max_steps", "3").set("model", R"({"family": "llama", "num_layers": 2,
+      "hidden_size": 32, "num_heads": 4, "max_positions": 16,
+      "moe": {"num_experts": 4, "top_k": 2, "ffn_hidden_size": 24, "capacity": 0.5}})");
+  const fs::path folder = run.folder() / "run";
+  fs::create_directories(folder);
+  on_engines(run, {.ranks = 2, .accumulation = 2, .pipeline = "2"}, [&](Engine& engine) {
+    Trainer trainer(engine, nullptr, folder);
+    attach_defaults(trainer);
+    EXPECT_EQ(trainer.fit(), 0);
+  });
+
+  const report::ExpertLoads loads = report::read_expert_loads(folder);
+
+  EXPECT_EQ(loads.step, 3);
+  EXPECT_EQ(loads.steps, 3);
+  ASSERT_EQ(loads.layers.size(), 2U);
+  // Three steps of 2 micro-batches with 2 x 16 tokens, which choose 2 experts each.
+  for (const report::LayerLoads& layer : loads.layers) {
+    EXPECT_EQ(layer.chosen.size(), 4U);
+    EXPECT_EQ(layer.total(), 3 * 2 * 2 * 16 * 2);
+    EXPECT_GE(layer.dropped_share(), 0.5) << "half of the choices have room";
+  }
+  EXPECT_NE(loads.layers[0].layer, loads.layers[1].layer);
+  EXPECT_THAT(files::read(folder / "experts.svg"), HasSubstr("<svg"));
+  const std::string metrics = files::read(folder / "metrics.jsonl");
+  for (const report::LayerLoads& layer : loads.layers) {
+    EXPECT_THAT(metrics, HasSubstr("\"load." + layer.layer + "\""));
+    EXPECT_THAT(metrics, HasSubstr("\"entropy." + layer.layer + "\""));
+    EXPECT_THAT(metrics, HasSubstr("\"dropped." + layer.layer + "\""));
+  }
 }
 
 TEST(Profilers, ReportMemoryAndWaitsOfEveryRank) {

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "equivalence/within_rounding.h"
+#include "support/one_expert.h"
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/models/llama.h"
 
 namespace tessera::test {
 namespace {
@@ -55,25 +55,6 @@ const std::vector<Division> kDivisions = {{1, {.ranks = 2, .accumulation = 2, .s
                                           {2, {.ranks = 4, .stage = 2}},
                                           {4, {.ranks = 4, .stage = 3}}};
 
-/// A router without weights, which is frozen, sends every token to the first expert.
-nn::Model one_expert_for_all(const models::Resolved& sizes) {
-  models::LlamaShape shape;
-  shape.num_layers = sizes.num_layers;
-  shape.hidden_size = sizes.hidden_size;
-  shape.num_heads = sizes.num_heads;
-  shape.num_kv_heads = sizes.num_kv_heads;
-  shape.ffn_hidden_size = 48;
-  shape.vocab_size = sizes.vocab_size;
-  shape.max_positions = sizes.max_positions;
-  models::ExpertsSpec experts = {
-      .hidden_size = sizes.hidden_size, .ffn_hidden_size = 24, .num_experts = 5};
-  experts.router.top_k = 1;
-  experts.input_init = experts.output_init = Init::normal(0.02);
-  shape.experts = experts;
-  shape.layers.resize(static_cast<std::size_t>(sizes.num_layers), {.sparse = true});
-  return models::llama(shape);
-}
-
 TEST(Experts, GiveTheSameBitsHoweverTheyAreDivided) {
   for (const char* bf16 : {"false", "true"}) {
     SCOPED_TRACE(bf16);
@@ -92,10 +73,53 @@ TEST(Experts, GiveTheSameBitsWithOneChoiceWithAllAndWithOneExpertForAll) {
         sparse_run(moe),
         {{2, {.ranks = 2, .accumulation = 2, .stage = 2}}, {4, {.ranks = 4, .stage = 3}}});
   }
-  TinyRun all_to_one = sparse_run(R"({"num_experts": 5, "top_k": 1, "ffn_hidden_size": 24})");
-  all_to_one.set("optimizer.groups", R"([{"pattern": "mlp.gate.weight", "frozen": true}])")
-      .use_model(one_expert_for_all);
-  expect_bits_of_one_rank(all_to_one, {{2, {.ranks = 2, .accumulation = 2, .stage = 2}}}, 2);
+  const TinyRun all_to_one = run_with_one_expert();
+  // Four sources send their tokens to one owner, in two rounds.
+  expect_bits_of_one_rank(
+      all_to_one,
+      {{2, {.ranks = 2, .accumulation = 2, .stage = 2}}, {4, {.ranks = 4, .stage = 3}}},
+      2);
+  TinyRun again = all_to_one;
+  again.set("activation_checkpointing.granularity", "\"full\"");
+  expect_bits_of_one_rank(again, {{4, {.ranks = 4}}}, 2);
+}
+
+// Schedules that put off the gradients of weights run the later rounds once more for them.
+TEST(Experts, GiveTheSameBitsInSeveralRoundsOfAPipeline) {
+  const TinyRun all_to_one = run_with_one_expert();
+  const Trace one = all_to_one.train({.ranks = 1, .accumulation = 4}, 2);
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    SCOPED_TRACE(schedule);
+    const std::string pipeline = R"({"size": 2, "schedule": ")" + std::string(schedule) + "\"}";
+    const Trace two = divided(all_to_one, 4).train({.ranks = 8, .pipeline = pipeline}, 2);
+    EXPECT_EQ(two.losses, one.losses);
+    EXPECT_EQ(two.grad_norms, one.grad_norms);
+    EXPECT_EQ(two.metrics, one.metrics);
+  }
+}
+
+TEST(Experts, HaveTheGradientOfOneRankAndCheckpointsThatEveryDivisionReads) {
+  const TinyRun run = sparse_run();
+  const Trace whole = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 4);
+  const std::vector<Division> divisions = {{1, {.ranks = 1, .accumulation = 4, .stage = 0}},
+                                           {2, {.ranks = 2, .accumulation = 2, .stage = 1}},
+                                           {2, {.ranks = 4, .stage = 3}},
+                                           {4, {.ranks = 4, .stage = 2}}};
+  const auto gradient = run.first_gradient({.ranks = 1, .accumulation = 4});
+  for (const auto& [experts, layout] : divisions) {
+    SCOPED_TRACE(std::to_string(layout.ranks) + " ranks, experts on " + std::to_string(experts));
+    EXPECT_EQ(divided(run, experts).first_gradient(layout), gradient)
+        << "the sum over all ranks, divided by the denominators of the whole batch";
+    const files::TempDir folder;
+    (void)divided(run, experts).train(layout, 2, folder.path());
+    for (const auto& [other, into] : divisions) {
+      SCOPED_TRACE("read by " + std::to_string(into.ranks) + " ranks, experts on " +
+                   std::to_string(other));
+      const Trace resumed =
+          divided(run, other).train(into, 4, {}, *checkpoint::newest(folder.path()));
+      EXPECT_EQ(resumed.digest, whole.digest);
+    }
+  }
 }
 
 TEST(Experts, GiveTheSameBitsWhereRanksHaveNoSamplesOrBlocksRunAgain) {
@@ -197,6 +221,42 @@ TEST(Experts, HaveAdaptersWithTheSameBitsInEveryLayout) {
     expect_bits_of_one_rank(run, kDivisions);
     EXPECT_NE(run.train({}, 2).losses, adapted(split).train({}, 2).losses) << "nothing is packed";
   }
+}
+
+// Each token is computed once, by the owner of its expert.
+TEST(Experts, SpreadOverContextAndTensorParallelismWithinRounding) {
+  struct Spread {
+    int experts, split;
+    Layout layout;
+  };
+  for (const auto& [experts, split, layout] :
+       std::vector<Spread>{{2, 1, {.ranks = 2, .context = 2}},
+                           {4, 1, {.ranks = 4, .stage = 3, .context = 2}},
+                           {2, 1, {.ranks = 2, .tensor = 2}},
+                           {4, 1, {.ranks = 4, .stage = 2, .tensor = 2}},
+                           {4, 1, {.ranks = 4, .tensor = 2, .context = 2}},
+                           {1, 2, {.ranks = 2, .tensor = 2}},
+                           {2, 2, {.ranks = 4, .stage = 3, .tensor = 2}}}) {
+    SCOPED_TRACE(text_of(layout) + ", experts on " + std::to_string(experts) + ", split over " +
+                 std::to_string(split));
+    TinyRun run = divided(sparse_run(), experts);
+    run.set("parallel.expert_tensor", std::to_string(split));
+    expect_close(sparse_run().train(one_rank(layout), 5), run.train(layout, 5), kLoss);
+    expect_close(
+        sparse_run().first_gradient(one_rank(layout)), run.first_gradient(layout), kGradient);
+  }
+}
+
+// Experts with biases and a clamped activation.
+TEST(Experts, OfGptOssAreSplitWithinRounding) {
+  TinyRun run = sparse_run(R"({"num_experts": 4, "top_k": 2, "ffn_hidden_size": 24})");
+  run.set("model.family", "\"gpt_oss\"");
+  const Layout layout = {.ranks = 2, .tensor = 2};
+  const Trace one = run.train(one_rank(layout), 5);
+  TinyRun split = run;
+  split.set("parallel.expert_tensor", "2");
+  expect_close(one, split.train(layout, 5), kLoss);
+  expect_close(one, divided(run, 2).train(layout, 5), kLoss);
 }
 
 TEST(Experts, AreRefusedWhereALayoutCannotHaveThem) {

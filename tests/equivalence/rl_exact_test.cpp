@@ -83,6 +83,21 @@ TEST(RlExact, HoldsForRanksThatShareLayers) {
   }
 }
 
+// Experts too: nothing of a rollout's choices has to be replayed.
+TEST(RlExact, HoldsForExpertsOnSeveralRanks) {
+  for (const FamilyRow& row : family_rows()) {
+    if (row.name != "mixtral") continue;
+    for (const bool bf16 : {false, true}) {
+      SCOPED_TRACE(row.name + (bf16 ? " bf16" : " fp32"));
+      TinyRun run = policy_of(row, exact(""), bf16);
+      run.set("parallel.expert", "2");
+      auto metrics = metrics_of(run, {.ranks = 2, .accumulation = 2}, kSteps);
+      EXPECT_EQ(metrics["parity_max"], std::vector<double>(1, 0.0));
+      EXPECT_EQ(metrics["moved"], std::vector<double>(kSteps, 0.0));
+    }
+  }
+}
+
 // Without it the same texts differ: these tests can fail.
 TEST(RlExact, TheUsualKernelsDiffer) {
   TinyRun run = policy_of(

@@ -541,6 +541,12 @@ TEST_F(Commands, OfMegatronHaveItsExperts) {
       key(read(llama + "--num-experts 4 --moe-router-pre-softmax --moe-layer-freq ([0]*1+[1]*1)"),
           "model.moe.router.normalize"),
       "false");
+  const std::string spread =
+      llama + "--num-experts 4 --tensor-model-parallel-size 2 --expert-model-parallel-size 4 ";
+  EXPECT_EQ(key(read(spread), "parallel.expert"), "4");
+  EXPECT_EQ(key(read(spread), "parallel.expert_tensor"), "2") << "the default there";
+  EXPECT_EQ(key(read(spread + "--expert-tensor-parallel-size 1"), "parallel.expert_tensor"),
+            "none");
   EXPECT_THAT(refusal(llama + "--num-experts 4 --moe-layer-freq [1]"), HasSubstr("names 1 layers"));
   EXPECT_THAT(refusal(std::string(kGpt) + "--train-iters 5 --lr 1e-3 --num-experts 4"),
               HasSubstr("only models with RMSNorm"));

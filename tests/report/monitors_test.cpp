@@ -122,6 +122,9 @@ TEST(Scalars, AreNamedAsDeepSpeedsDashboardsExpect) {
       tags_of(reading_of(R"({"step":2,"eval_loss":2,"eval_terms":{"accuracy":0.5}})", 2, 32),
               TagStyle::DeepSpeed),
       ElementsAre("Train/Samples/eval_loss", "Train/Samples/eval_accuracy"));
+  EXPECT_THAT(
+      tags_of(reading_of(R"({"step":2,"experts":{"load.h.0":1.5}})", 2, 32), TagStyle::DeepSpeed),
+      ElementsAre("Train/Samples/experts.load.h.0"));
 }
 
 TEST(Scalars, AreNamedAsHuggingFacesTrainerDoes) {
@@ -256,7 +259,8 @@ TEST_F(MonitorFiles, OfPrometheusAreServedOnThisHostAlone) {
   MonitorContext at = context();
   at.sections = sections(R"({"prometheus": {"address": "127.0.0.1:0"}})");
   const auto prometheus = make("prometheus", at);
-  prometheus->write(reading_of(R"({"step":7,"loss":2.5,"eval_terms":{"accuracy":0.5}})", 7, 112));
+  prometheus->write(reading_of(
+      R"({"step":7,"loss":2.5,"eval_terms":{"accuracy":0.5},"experts":{"load.h.0":2}})", 7, 112));
 
   const std::string place = prometheus->place();
   const std::string answer =
@@ -265,6 +269,7 @@ TEST_F(MonitorFiles, OfPrometheusAreServedOnThisHostAlone) {
   EXPECT_THAT(answer, testing::StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(answer, HasSubstr("# TYPE tessera_loss gauge\ntessera_loss{run=\"my run\"} 2.5\n"));
   EXPECT_THAT(answer, HasSubstr("tessera_eval_accuracy{run=\"my run\"} 0.5\n"));
+  EXPECT_THAT(answer, HasSubstr("tessera_experts_load_h_0{run=\"my run\"} 2\n"));
   EXPECT_THAT(answer, HasSubstr("tessera_samples{run=\"my run\"} 112\n"));
 }
 

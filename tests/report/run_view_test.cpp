@@ -159,6 +159,21 @@ TEST_F(RunViews, ShowTheFirstRanksOfMany) {
   EXPECT_THAT(run_board(runs, 80)[3], HasSubstr("100 ranks | mem 1.0 KiB to 1.0 KiB"));
 }
 
+TEST_F(RunViews, ShowTheLoadsOfExperts) {
+  write("metrics.jsonl", step_line(1, 3));
+  EXPECT_EQ(view().details(10).find("experts"), nullptr);
+  write("experts.json", "{\"layers\": 3}");
+  EXPECT_EQ(view().details(10).find("experts"), nullptr) << "a damaged file";
+  write("experts.json",
+        R"({"step":4,"steps":2,"layers":[{"name":"h.0","chosen":[3,0],"dropped":0}]})");
+
+  const json::Value details = view().details(10);
+
+  const json::Value& layer = details.find("experts")->find("layers")->items().front();
+  EXPECT_EQ(layer.find("name")->as_string(), "h.0");
+  EXPECT_EQ(layer.find("chosen")->dump(), "[3,0]");
+}
+
 TEST_F(RunViews, EndureADamagedTableOfRanks) {
   write("metrics.jsonl", step_line(1, 3));
   for (const char* table : {"[]", R"({"ranks":3})", R"({"ranks":[1)"}) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "tessera/engine/hooks/experts.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/hooks/monitors.h"
 #include "tessera/engine/hooks/peer_copies.h"
@@ -31,7 +32,10 @@ void attach_defaults(Trainer& trainer, const hosts::HostPart* part) {
     trainer.attach(std::make_unique<PeerCopyHook>(*part, run.checkpoint.peer_every));
   if (trainer.engine().data().test != nullptr)
     trainer.attach(std::make_unique<TestHook>(run.eval.test_when().in_run_of(steps)));
-  if (!trainer.run_dir().empty()) trainer.attach(std::make_unique<RanksHook>());
+  if (!trainer.run_dir().empty()) {
+    trainer.attach(std::make_unique<RanksHook>());
+    trainer.attach(std::make_unique<ExpertsHook>());
+  }
   attach_profilers(trainer);
   attach_monitors(trainer);
   trainer.attach(std::make_unique<ProgressHook>());

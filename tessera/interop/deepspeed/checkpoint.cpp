@@ -12,6 +12,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/json_cursor.h"
+#include "tessera/interop/deepspeed/experts.h"
 #include "tessera/interop/deepspeed/flat_tensors.h"
 #include "tessera/interop/deepspeed/states.h"
 #include "tessera/interop/foreign.h"
@@ -90,6 +91,7 @@ struct File {
 struct Found {
   std::map<int, fs::path> optimizer, sharded_models;
   std::optional<fs::path> model;
+  deepspeed::ExpertFiles experts;
 };
 
 [[noreturn]] void unsupported(const fs::path& file, const char* what) {
@@ -107,11 +109,11 @@ Found find_files(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (!name.ends_with("_states.pt")) continue;
-    TESSERA_REQUIRE(
-        name.find("expert") == std::string::npos && !name.starts_with("expp_"),
-        Unsupported,
-        fmt::format("{}: checkpoints of mixtures of experts are not read", entry.path().string()),
-        "go on with it where it was made");
+    if (const auto place = deepspeed::expert_place_of(entry.path())) {
+      out.experts.emplace(*place, entry.path());
+      continue;
+    }
+    if (deepspeed::is_expert_optimizer(name)) continue;
     if (name.starts_with("layer_"))
       unsupported(entry.path(), "checkpoints of DeepSpeed's pipelines are not read");
     std::smatch match;
@@ -514,10 +516,13 @@ Foreign open(const fs::path& path) {
   TESSERA_REQUIRE(
       !models.empty(), Format, fmt::format("{}: has no model_states", folder.string()), kCopy);
   std::vector<File> ranks;
-  for (const auto& [rank, file] : found.optimizer)
-    ranks.emplace_back(file);
+  const bool experts = !found.experts.empty();
+  for (const auto& [rank, file] : found.optimizer) {
+    if (!experts) ranks.emplace_back(file);
+  }
   const File& model = models.front();
   const bool sharded = !found.sharded_models.empty();
+  if (sharded && experts) unsupported(model.path, "checkpoints of experts in stage 3 are not read");
   TESSERA_REQUIRE(!sharded || !ranks.empty(),
                   Format,
                   fmt::format("{}: stage 3 keeps the weights in optim_states, and there are none",
@@ -526,7 +531,12 @@ Foreign open(const fs::path& path) {
   out.path = path;
   out.files = models.size() + ranks.size();
   std::string without;
-  if (ranks.empty()) {
+  if (experts) {
+    add_module(out, model);
+    deepspeed::add_experts(found.experts, model.values.find("num_experts"), folder, out.weights);
+    out.files += found.experts.size();
+    without = "that of experts is in parts";
+  } else if (ranks.empty()) {
     add_module(out, model);
     without = add_plain_optimizer(out, model);
   } else {
@@ -544,7 +554,7 @@ Foreign open(const fs::path& path) {
   if (const json::Value* config = model.values.find("ds_config");
       config != nullptr && config->is_object())
     out.config = *config;
-  out.parameters = deepspeed::parameters_of(model.values);
+  if (!experts) out.parameters = deepspeed::parameters_of(model.values);
   const std::string stage = sharded ? "3" : ranks.empty() ? "0" : "1 or 2";
   out.what = fmt::format("a DeepSpeed checkpoint (ZeRO stage {}, {} ranks)",
                          integer_at(out.config, "zero_optimization.stage", -1) >= 0

@@ -105,6 +105,17 @@ void set_losses(Meaning& meaning) {
   meaning.copy("model.moe.losses.z", meaning.given("@z_loss"));
 }
 
+// Megatron-LM splits every expert over the tensor-parallel ranks unless the command says otherwise.
+void set_split(Meaning& meaning) {
+  const double tensor = meaning.number("parallel.tensor.size").value_or(1);
+  const Setting* const given = meaning.given("@expert_tensor");
+  const double wanted = given == nullptr ? tensor : given->value.as_double();
+  if (wanted > 1) {
+    meaning.set(
+        "parallel.expert_tensor", json::Value::integer(static_cast<std::int64_t>(wanted)), given);
+  }
+}
+
 }  // namespace
 
 void set_experts(Meaning& meaning) {
@@ -120,9 +131,8 @@ void set_experts(Meaning& meaning) {
     return;
   }
   const Setting* const ranks = meaning.given("@expert_ranks");
-  if (ranks != nullptr && ranks->value.as_double() > 1)
-    meaning.refuse(fmt::format("{} {} is not supported", ranks->flag, ranks->value.dump()),
-                   "remove it: the bits are the same");
+  if (ranks != nullptr) meaning.copy("parallel.expert", ranks);
+  set_split(meaning);
   meaning.copy("model.moe.num_experts", experts);
   meaning.copy("model.moe.top_k", meaning.find("@top_k"));
   meaning.copy("model.moe.ffn_hidden_size", meaning.given("@expert_width"));

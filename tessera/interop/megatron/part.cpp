@@ -21,13 +21,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "mp_rank_01", "mp_rank_01_003".
+/// "mp_rank_01", "mp_rank_01_003", "mp_rank_01_003_002". With experts on several ranks and without
+/// a pipeline, the second number is that of experts: Reader knows it from the arguments.
 std::optional<Place> place_of(const fs::path& folder) {
-  static const std::regex name_pattern("mp_rank_(\\d{2,4})(?:_(\\d{3,4}))?");
+  static const std::regex name_pattern("mp_rank_(\\d{2,4})(?:_(\\d{3,4}))?(?:_(\\d{3,4}))?");
   std::smatch match;
   const std::string name = folder.filename().string();
   if (!std::regex_match(name, match, name_pattern)) return std::nullopt;
-  return Place{std::stoi(match[1].str()), match[2].matched ? std::stoi(match[2].str()) : 0};
+  const auto number = [&](std::size_t group) {
+    return match[group].matched ? std::stoi(match[group].str()) : 0;
+  };
+  return Place{number(1), number(2), number(3)};
 }
 
 std::optional<fs::path> file_in(const fs::path& folder) {

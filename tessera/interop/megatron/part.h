@@ -17,7 +17,7 @@
 namespace tessera::interop::megatron {
 
 struct Place {
-  int tensor = 0, pipeline = 0;
+  int tensor = 0, pipeline = 0, expert = 0;
   auto operator<=>(const Place&) const = default;
 };
 /// The folder of the iteration: `path`, or the one that its tracker file names.

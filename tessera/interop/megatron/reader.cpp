@@ -74,12 +74,15 @@ std::vector<checkpoint::StreamedTensor> Reader::assembled(const std::string& kin
 
 Reader::Reader(fs::path path) : path_(std::move(path)) {
   folder_ = iteration_folder(path_);
-  for (const auto& [place, file] : files_of(folder_)) {
+  for (const auto& [place, file] : files_of(folder_))
+    parts_.emplace(place, read_part(file));
+  require_part(0, 0);
+  tell_experts_from_stages();
+  for (const auto& [place, part] : parts_) {
     tensor_ = std::max(tensor_, place.tensor + 1);
     pipeline_ = std::max(pipeline_, place.pipeline + 1);
-    parts_.emplace(place, read_part(file));
+    expert_ranks_ = std::max(expert_ranks_, place.expert + 1);
   }
-  require_part(0, 0);
   // The existing files do not reveal that those of the last ranks are missing.
   constexpr std::int64_t kMaxRanks = 10'000;
   const auto ranks = [&](const char* key) {
@@ -87,10 +90,12 @@ Reader::Reader(fs::path path) : path_(std::move(path)) {
   };
   tensor_ = std::max({tensor_, ranks("tensor_model_parallel_size"), ranks("model_parallel_size")});
   pipeline_ = std::max(pipeline_, ranks("pipeline_model_parallel_size"));
+  expert_ranks_ = std::max(expert_ranks_, ranks("expert_model_parallel_size"));
   chunks_ = first().stages.size();
   for (int t = 0; t < tensor_; ++t) {
     for (int p = 0; p < pipeline_; ++p) {
-      require_part(t, p);
+      for (int e = 0; e < expert_ranks_; ++e)
+        require_part(t, p, e);
       TESSERA_REQUIRE(parts_.at({t, p}).stages.size() == chunks_,
                       Format,
                       fmt::format("{}: has {} virtual stages, and {} has {}",
@@ -101,6 +106,19 @@ Reader::Reader(fs::path path) : path_(std::move(path)) {
                       kCopy);
     }
   }
+}
+
+/// Without a pipeline, the number after that of the tensor-parallel rank is that of experts.
+void Reader::tell_experts_from_stages() {
+  const bool numbered = std::any_of(
+      parts_.begin(), parts_.end(), [](const auto& part) { return part.first.expert > 0; });
+  if (numbered || integer_argument("expert_model_parallel_size") <= 1 ||
+      integer_argument("pipeline_model_parallel_size") > 1)
+    return;
+  std::map<Place, Part> renamed;
+  for (auto& [place, part] : parts_)
+    renamed.emplace(Place{place.tensor, 0, place.pipeline}, std::move(part));
+  parts_ = std::move(renamed);
 }
 
 ModelKind Reader::kind() const {
@@ -137,25 +155,62 @@ Foreign Reader::read() {
   if (!untied_) out_.weights.front().aliases = {head_name()};
   if (without.empty()) read_state();
   out_.model_config = model_config();
-  out_.what = fmt::format("a Megatron-LM checkpoint (tensor parallel {}, pipeline parallel {}{}{})",
-                          tensor_,
-                          pipeline_,
-                          chunks_ > 1 ? fmt::format(", {} virtual stages each", chunks_) : "",
-                          vocabulary_said());
+  out_.what =
+      fmt::format("a Megatron-LM checkpoint (tensor parallel {}, pipeline parallel {}{}{}{})",
+                  tensor_,
+                  pipeline_,
+                  expert_ranks_ > 1 ? fmt::format(", expert parallel {}", expert_ranks_) : "",
+                  chunks_ > 1 ? fmt::format(", {} virtual stages each", chunks_) : "",
+                  vocabulary_said());
   if (!without.empty())
     out_.what += fmt::format(", its weights alone: of its optimizer's state {}", without);
   return std::move(out_);
 }
 
-void Reader::require_part(int t, int p) const {
+void Reader::require_part(int t, int p, int e) const {
   TESSERA_REQUIRE(
-      parts_.count({t, p}) > 0,
+      parts_.count({t, p, e}) > 0,
       Format,
-      fmt::format("{}: the file of tensor-parallel rank {}, pipeline rank {} is missing",
+      fmt::format("{}: the file of tensor-parallel rank {}, pipeline rank {}{} is missing",
                   folder_.string(),
                   t,
-                  p),
+                  p,
+                  expert_ranks_ > 1 ? fmt::format(", expert-parallel rank {}", e) : ""),
       kCopy);
+}
+
+void Reader::add_joined(const std::string& name,
+                        const Shape& shape,
+                        std::size_t dim,
+                        std::vector<Weight> parts) {
+  made_.push_back(concatenate(name, shape, dim, std::move(parts), shape, path_.string()));
+}
+
+const Named& Reader::held_by(int t, StageOf at, int expert_rank) const {
+  const Part& part = parts_.at({t, at.rank, expert_rank});
+  TESSERA_REQUIRE(
+      at.chunk < part.stages.size() && part.stages[at.chunk].count(kind_) > 0,
+      Format,
+      fmt::format("{}: lacks tensors that {} has", part.path.string(), first().path.string()),
+      kCopy);
+  return part.stages[at.chunk].at(kind_);
+}
+
+const Weight& Reader::expert_tensor(
+    int t, StageOf at, int expert_rank, const std::string& name, const Shape& shape) const {
+  const Weight* const found = held_by(t, at, expert_rank).find(name);
+  TESSERA_REQUIRE(
+      found != nullptr && found->shape == shape && found->contiguous(),
+      Format,
+      fmt::format("{}: {} {}, and [{}] fits the rest",
+                  parts_.at({t, at.rank, expert_rank}).path.string(),
+                  name,
+                  found == nullptr        ? "is missing"
+                  : found->shape != shape ? fmt::format("is [{}]", fmt::join(found->shape, ", "))
+                                          : "is a view with strides",
+                  fmt::join(shape, ", ")),
+      kCopy);
+  return *found;
 }
 
 /// In the order of the forward pass.

@@ -170,13 +170,25 @@ class Reader {
   /// Adds a tensor of zeros.
   void add_zeros(const std::string& name, const Shape& shape);
 
-  int tensor_ = 0;  ///< number of tensor-parallel ranks
+  /// Adds a tensor that consists of the parts of all tensor-parallel ranks along `dim`.
+  void add_joined(const std::string& name,
+                  const Shape& shape,
+                  std::size_t dim,
+                  std::vector<Weight> parts);
+  /// The tensors, of the kind that is being read, of a stage on a rank that holds experts.
+  [[nodiscard]] const Named& held_by(int t, StageOf at, int expert_rank) const;
+  [[nodiscard]] const Weight& expert_tensor(
+      int t, StageOf at, int expert_rank, const std::string& name, const Shape& shape) const;
+
+  int tensor_ = 0;        ///< number of tensor-parallel ranks
+  int expert_ranks_ = 1;  ///< number of ranks that divide experts
   std::int64_t layers_ = 0, width_ = 0, heads_ = 0, positions_ = 0, inner_ = 0;
   std::int64_t vocab_ = 0;
   bool untied_ = false;
 
  private:
-  void require_part(int t, int p) const;
+  void require_part(int t, int p, int e = 0) const;
+  void tell_experts_from_stages();
   [[nodiscard]] const Stage& stage(int t, StageOf at) const;
   [[nodiscard]] std::int64_t layers_in(StageOf at, const std::string& root) const;
   void read_layers();

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/interop/megatron/rotary.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -47,7 +51,7 @@ class RotaryReader final : public Reader {
            "its positions are rotary, and its norms are not RMSNorm");
     refuse(flag("add_bias_linear"), "its positions are rotary, and its layers have biases");
     refuse(flag("multi_latent_attention"), "its attention is latent");
-    refuse(has_number("num_experts"), "it has experts");
+    if (has_number("num_experts")) read_experts();
     refuse(flag("apply_layernorm_1p"), "its norms keep their weight less one");
     refuse(flag("apply_residual_connection_post_layernorm"), "its residuals begin behind the norm");
     refuse(flag("rotary_interleaved"), "its rotary positions turn neighbouring channels");
@@ -60,6 +64,113 @@ class RotaryReader final : public Reader {
     refuse(groups_ % tensor_ != 0 || inner_ % tensor_ != 0,
            "its groups of queries do not fit its tensor-parallel ranks");
     (void)names();
+  }
+
+  /// The sizes of layers of experts: those of Mixtral and, with norms of queries and keys, Qwen3.
+  void read_experts() {
+    experts_ = size("num_experts");
+    if (has_number("moe_ffn_hidden_size")) expert_width_ = size("moe_ffn_hidden_size");
+    if (expert_width_ == 0) expert_width_ = inner_;
+    refuse(experts_ > 65536, "it has more than 65536 experts");
+    refuse(kind_.qkv_bias, "it has experts and biases of queries, keys and values");
+    refuse(is_another("moe_router_score_function", "softmax"),
+           "its router does not use the softmax (moe_router_score_function)");
+    refuse(is_another("moe_router_load_balancing_type", "aux_loss") &&
+               !is_another("moe_router_load_balancing_type", "sinkhorn"),
+           "its router balances by sinkhorn");
+    refuse(flag("moe_router_pre_softmax") && !kind_.qk_norm,
+           "the weights of its experts do not add up to 1 (moe_router_pre_softmax)");
+    refuse(has_number("moe_shared_expert_intermediate_size"), "it has shared experts");
+    refuse(has_number("moe_router_num_groups"), "its experts have groups");
+    refuse(has_number("moe_router_topk_scaling_factor"), "the weights of its experts are scaled");
+    refuse(flag("moe_router_enable_expert_bias"), "its router has corrections (expert_bias)");
+    refuse(flag("moe_apply_probs_on_input"), "the inputs of its experts are weighted");
+    refuse(has_number("moe_latent_size"), "its experts have a latent size");
+    refuse(layers_ > 65536, "it has more than 65536 layers");
+    refuse(!kind_.qk_norm && !dense_layers().items().empty(),
+           "a part of its layers has experts (moe_layer_freq)");
+    refuse(has_number("expert_tensor_parallel_size") &&
+               integer_argument("expert_tensor_parallel_size") != tensor_,
+           "its experts are split over other ranks than its layers");
+    refuse(experts_ % expert_ranks_ != 0 || expert_width_ % tensor_ != 0,
+           "its experts do not fit its ranks");
+  }
+  /// moe_layer_freq: absent, a number N for every Nth layer from the first on, or a mark for each
+  /// layer.
+  [[nodiscard]] bool is_sparse(std::int64_t layer) const {
+    if (experts_ == 0) return false;
+    const json::Value* const given = argument("moe_layer_freq");
+    if (given != nullptr && given->is_array()) {
+      const auto& marks = given->items();
+      return layer < std::ssize(marks) && marks[static_cast<std::size_t>(layer)].is_number() &&
+             marks[static_cast<std::size_t>(layer)].as_double() == 1.0;
+    }
+    const std::int64_t every = integer_argument("moe_layer_freq");
+    return every <= 1 || layer % every == 0;
+  }
+  /// The layers that have an MLP.
+  [[nodiscard]] json::Value dense_layers() const {
+    json::Value out = json::Value::array();
+    for (std::int64_t layer = 0; layer < layers_; ++layer) {
+      if (!is_sparse(layer)) out.push_back(json::Value::integer(layer));
+    }
+    return out;
+  }
+  /// One of the experts of an expert-parallel rank on a tensor-parallel rank: the gate rows, then
+  /// the up rows, and the output matrix, in the three layouts of megatron.core.
+  struct ExpertMatrices {
+    Weight input, output;  ///< [2 mine, width], [width, mine]
+  };
+  [[nodiscard]] ExpertMatrices expert_at(
+      int t, StageOf at, int owner, const std::string& theirs, std::int64_t i) const {
+    const std::int64_t mine = expert_width_ / tensor_, here = experts_ / expert_ranks_;
+    const std::string root = theirs + "mlp.experts.";
+    const Named& held = held_by(t, at, owner);
+    const auto pair = [&](const std::string& first, const std::string& second) {
+      return ExpertMatrices{expert_tensor(t, at, owner, first, {2 * mine, width_}),
+                            expert_tensor(t, at, owner, second, {width_, mine})};
+    };
+    if (held.has(root + "weight1")) {  // grouped: one tensor [experts, in, out] each
+      const auto matrix_of =
+          [&](const char* name, const Shape& shape, std::int64_t in, std::int64_t out) {
+            Weight one = expert_tensor(t, at, owner, root + name, shape);
+            one.data += i * in * out * static_cast<std::int64_t>(size_of(one.dtype));
+            one.shape = {in, out};
+            one.strides = row_major(one.shape);
+            return transposed(std::move(one));
+          };
+      return {matrix_of("weight1", {width_, here * 2 * mine}, width_, 2 * mine),
+              matrix_of("weight2", {here * mine, width_}, mine, width_)};
+    }
+    const std::string local = fmt::format("{}local_experts.{}.", root, i);
+    if (held.has(local + "linear_fc1.weight"))
+      return pair(local + "linear_fc1.weight", local + "linear_fc2.weight");
+    return pair(fmt::format("{}linear_fc1.weight{}", root, i),
+                fmt::format("{}linear_fc2.weight{}", root, i));
+  }
+  void add_experts(StageOf at, const std::string& theirs, const std::string& layer) {
+    const std::string root = layer + (kind_.qk_norm ? "mlp." : "block_sparse_moe.");
+    const std::int64_t mine = expert_width_ / tensor_, here = experts_ / expert_ranks_;
+    replicated(at, theirs + "mlp.router.weight", root + "gate.weight", {experts_, width_});
+    for (std::int64_t e = 0; e < experts_; ++e) {
+      std::vector<Weight> gate, up, down;
+      for (int t = 0; t < tensor_; ++t) {
+        ExpertMatrices one = expert_at(t, at, static_cast<int>(e / here), theirs, e % here);
+        Weight rows = one.input;
+        rows.shape[0] = mine;
+        gate.push_back(rows);
+        rows.data += mine * rows.strides[0] * static_cast<std::int64_t>(size_of(rows.dtype));
+        up.push_back(std::move(rows));
+        down.push_back(std::move(one.output));
+      }
+      const std::string expert = fmt::format("{}experts.{}.", root, e);
+      const auto name = [&](const char* mixtral, const char* qwen) {
+        return expert + (kind_.qk_norm ? qwen : mixtral) + ".weight";
+      };
+      add_joined(name("w1", "gate_proj"), {expert_width_, width_}, 0, std::move(gate));
+      add_joined(name("w3", "up_proj"), {expert_width_, width_}, 0, std::move(up));
+      add_joined(name("w2", "down_proj"), {width_, expert_width_}, 1, std::move(down));
+    }
   }
 
   void add_norm(StageOf at,
@@ -137,6 +248,7 @@ class RotaryReader final : public Reader {
     }
     add_row_parallel(at, of(kProjection), layer + names().attention_output, heads_ * head_dim_);
     add_norm(at, of(kMlpNorm), layer + names().mlp_norm, width_);
+    if (is_sparse(which.number)) return add_experts(at, theirs, layer);
     // Each rank has its gate rows, then its up rows.
     const std::int64_t mine = inner_ / tensor_;
     const std::string fc1 = of(kFc1) + "weight";
@@ -150,7 +262,7 @@ class RotaryReader final : public Reader {
 
   [[nodiscard]] json::Value model_config() const override {
     const auto count = [](std::int64_t value) { return json::Value::integer(value); };
-    return json::Value::object(
+    json::Value out = json::Value::object(
         {{"architectures", json::Value::array({json::Value::string(names().architecture)})},
          {"model_type", json::Value::string(names().model_type)},
          {"vocab_size", count(vocab_)},
@@ -166,9 +278,20 @@ class RotaryReader final : public Reader {
           json::Value::number(number("layernorm_epsilon", number("norm_epsilon", 1e-5)))},
          {"rope_theta", json::Value::number(number("rotary_base", 10000.0))},
          {"tie_word_embeddings", json::Value::boolean(!untied_)}});
+    if (experts_ == 0) return out;
+    const bool qwen = kind_.qk_norm;
+    out["architectures"] = json::Value::array(
+        {json::Value::string(qwen ? "Qwen3MoeForCausalLM" : "MixtralForCausalLM")});
+    out["model_type"] = json::Value::string(qwen ? "qwen3_moe" : "mixtral");
+    out[qwen ? "num_experts" : "num_local_experts"] = count(experts_);
+    out["num_experts_per_tok"] = count(has_number("moe_router_topk") ? size("moe_router_topk") : 2);
+    out[qwen ? "moe_intermediate_size" : "intermediate_size"] = count(expert_width_);
+    if (qwen) out["norm_topk_prob"] = json::Value::boolean(!flag("moe_router_pre_softmax"));
+    return out;
   }
 
   std::int64_t groups_ = 0, head_dim_ = 0;
+  std::int64_t experts_ = 0, expert_width_ = 0;
   models::RotaryKind kind_;
 };
 

@@ -74,7 +74,9 @@ class PrometheusMonitor final : public Monitor {
     for (const auto& [key, value] : reading.values.members()) {
       if (value.is_number()) newest_[metric_name(key)] = value.as_double();
       if (!value.is_object()) continue;
-      const std::string split = key.substr(0, key.size() - std::string_view("terms").size());
+      constexpr std::string_view kTerms = "terms";
+      const std::string split =
+          key.ends_with(kTerms) ? key.substr(0, key.size() - kTerms.size()) : key + ".";
       for (const auto& [term, mean] : value.members()) {
         if (mean.is_number()) newest_[metric_name(split + term)] = mean.as_double();
       }

@@ -8,7 +8,7 @@
 namespace tessera::report {
 namespace {
 
-constexpr std::string_view kEval = "eval_", kTest = "test_", kTerms = "terms";
+constexpr std::string_view kEval = "eval_", kTest = "test_", kTerms = "terms", kExperts = "experts";
 constexpr std::string_view kDeepSpeed = "Train/Samples/";
 
 /// Names in metrics.jsonl for which DeepSpeed and Hugging Face have other names.
@@ -88,6 +88,11 @@ std::vector<Scalar> scalars_of(const Reading& reading, TagStyle style) {
     const auto [split, name] = split_of(key);
     if (value.is_number()) {
       out.push_back({tag_of(split, name, style), value.as_double()});
+    } else if (value.is_object() && name == kExperts) {
+      for (const auto& [layer, mean] : value.members()) {
+        if (mean.is_number())
+          out.push_back({tag_of(split, "experts." + layer, style), mean.as_double()});
+      }
     } else if (value.is_object() && name == kTerms) {
       for (const auto& [term, mean] : value.members()) {
         if (mean.is_number()) out.push_back({tag_of(split, term, style), mean.as_double()});

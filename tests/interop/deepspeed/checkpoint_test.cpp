@@ -161,14 +161,77 @@ TEST_F(DeepSpeedFolder, WithShapesThatOverflowIsRefused) {
 TEST_F(DeepSpeedFolder, OfAnotherParallelismIsRefusedByName) {
   for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
            {"layer_00-model_00-model_states.pt", "pipelines"},
-           {"layer_0_expert_1_mp_rank_00_model_states.pt", "experts"},
-           {"expp_rank_0_mp_rank_00_optim_states.pt", "experts"},
+           {"layer_0_expert_1_mp_rank_01_model_states.pt", "tensor parallelism"},
            {"zero_pp_rank_0_mp_rank_01_optim_states.pt", "tensor parallelism"},
            {"mp_rank_01_model_states.pt", "tensor parallelism"}}) {
     files::write_atomic(path("ds/global_step3") / name, "x");
     refused(path("ds"), reason);
     fs::remove(path("ds/global_step3") / name);
   }
+}
+
+/// A folder with two layers of two experts, as the MoE layer of DeepSpeed writes it.
+class DeepSpeedExperts : public ForeignCheckpoints {
+ protected:
+  DeepSpeedExperts() {
+    fs::create_directories(path("ds/global_step3"));
+    files::write_atomic(path("ds/latest"), "global_step3");
+    files::write_atomic(
+        tag() / "mp_rank_00_model_states.pt",
+        test::torch_zip(test::pickle_of(op::dict(
+                            {{"module",
+                              op::dict({{"h.0.mlp.deepspeed_moe.gate.wg.weight", tensor("0")},
+                                        {"h.1.mlp.deepspeed_moe.gate.wg.weight", tensor("1")}})},
+                             {"num_experts", op::list_of({op::integer(2), op::integer(2)})},
+                             {"global_steps", op::integer(3)}})),
+                        {bytes_of({1, 2}), bytes_of({3, 4})}));
+    for (int layer = 0; layer < 2; ++layer) {
+      for (int expert = 0; expert < 2; ++expert)
+        write_expert(layer, expert, static_cast<float>(10 * layer + expert));
+    }
+    // The optimizer of a rank's experts, and of a rank.
+    files::write_atomic(tag() / "expp_rank_0_mp_rank_00_optim_states.pt", "x");
+    files::write_atomic(tag() / "zero_pp_rank_0_mp_rank_00_optim_states.pt", "x");
+  }
+  [[nodiscard]] fs::path tag() const { return path("ds/global_step3"); }
+  static std::string tensor(const char* storage) {
+    return op::tensor(op::storage("FloatStorage", storage, 2), 0, {2}, {1});
+  }
+  void write_expert(int layer, int expert, float value) {
+    files::write_atomic(
+        tag() / fmt::format("layer_{}_expert_{}_mp_rank_00_model_states.pt", layer, expert),
+        test::torch_zip(
+            test::pickle_of(op::dict(
+                {{fmt::format("h.{}.mlp.deepspeed_moe.experts.deepspeed_experts.{}.up_proj.weight",
+                              layer,
+                              expert),
+                  tensor("0")}})),
+            {bytes_of({value, -value})}));
+  }
+};
+
+TEST_F(DeepSpeedExperts, AreReadFromTheFileOfEach) {
+  const Foreign read = *open_foreign(path("ds"));
+
+  ASSERT_EQ(read.weights.size(), 6U);
+  EXPECT_EQ(read.weights[1].name, "h.1.mlp.gate.weight");
+  EXPECT_EQ(values_of(read.weights[1]), (std::vector<float>{3, 4}));
+  EXPECT_EQ(read.weights[5].name, "h.1.mlp.experts.1.up_proj.weight");
+  EXPECT_EQ(values_of(read.weights[5]), (std::vector<float>{11, -11}));
+  EXPECT_EQ(read.step, 3);
+  EXPECT_TRUE(read.state.empty());
+  EXPECT_NE(read.what.find("weights alone"), std::string::npos) << read.what;
+}
+
+TEST_F(DeepSpeedExperts, WithoutTheFileOfOneAreRefused) {
+  fs::remove(tag() / "layer_1_expert_1_mp_rank_00_model_states.pt");
+  refused(path("ds"), "layer_1_expert_1_mp_rank_00_model_states.pt is missing");
+}
+
+TEST_F(DeepSpeedExperts, ThatOccurTwiceAreRefused) {
+  fs::copy_file(tag() / "layer_1_expert_1_mp_rank_00_model_states.pt",
+                tag() / "layer_1_expert_2_mp_rank_00_model_states.pt");
+  refused(path("ds"), "occurs in another file too");
 }
 
 TEST_F(DeepSpeedFolder, TakesWhatDoesNotTrainFromTheModule) {

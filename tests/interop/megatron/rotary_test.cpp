@@ -33,15 +33,25 @@ namespace op = test::op;
 using gpt::Members;
 using gpt::Tensor;
 
+/// The layouts of experts in megatron.core: a tensor for each (SequentialMLP, TEGroupedMLP), or one
+/// for all experts of a rank (GroupedMLP).
+enum class Experts : std::uint8_t { Sequential, Numbered, Grouped };
+
 /// A published model, and how Megatron's ranks share it.
 class Cut {
  public:
-  Cut(const std::string& model, std::int64_t tensor, std::int64_t pipeline)
+  Cut(const std::string& model,
+      std::int64_t tensor,
+      std::int64_t pipeline,
+      std::int64_t expert = 1,
+      Experts layout = Experts::Numbered)
       : folder_(tessera::test::source_dir() / "tests" / "golden" / "reference" / "models" / model),
         file_(folder_ / "model.safetensors"),
         config_(golden::read_json(folder_ / "config.json")),
         tensor_(tensor),
-        pipeline_(pipeline) {}
+        pipeline_(pipeline),
+        expert_(expert),
+        layout_(layout) {}
 
   [[nodiscard]] const json::Value& config() const { return config_; }
   [[nodiscard]] const checkpoint::SafetensorsFile& file() const { return file_; }
@@ -60,14 +70,17 @@ class Cut {
   void write(const fs::path& to, const Members& more = {}) const {
     for (std::int64_t p = 0; p < pipeline_; ++p) {
       for (std::int64_t t = 0; t < tensor_; ++t) {
-        gpt::File out;
-        const std::string rank = pipeline_ > 1 ? fmt::format("mp_rank_{:02}_{:03}", t, p)
-                                               : fmt::format("mp_rank_{:02}", t);
-        out.write(to / "iter_0000012" / rank / "model_optim_rng.pt",
-                  {{"args", arguments(more)},
-                   {"iteration", op::integer(12)},
-                   {"checkpoint_version", gpt::number(3.0)},
-                   {"model", op::dict(held(out, t, p))}});
+        for (std::int64_t e = 0; e < expert_; ++e) {
+          gpt::File out;
+          std::string rank = fmt::format("mp_rank_{:02}", t);
+          if (pipeline_ > 1) rank += fmt::format("_{:03}", p);
+          if (expert_ > 1) rank += fmt::format("_{:03}", e);
+          out.write(to / "iter_0000012" / rank / "model_optim_rng.pt",
+                    {{"args", arguments(more)},
+                     {"iteration", op::integer(12)},
+                     {"checkpoint_version", gpt::number(3.0)},
+                     {"model", op::dict(held(out, t, p, e))}});
+        }
       }
     }
     files::write_atomic(to / "latest_checkpointed_iteration.txt", "12");
@@ -77,6 +90,16 @@ class Cut {
   [[nodiscard]] bool biased() const { return has("model.layers.0.self_attn.q_proj.bias"); }
   [[nodiscard]] bool normed() const { return has("model.layers.0.self_attn.q_norm.weight"); }
   [[nodiscard]] bool untied() const { return has("lm_head.weight"); }
+  [[nodiscard]] bool sparse(std::int64_t layer = 0) const {
+    return has(layer_of_experts(layer) + "gate.weight");
+  }
+  [[nodiscard]] std::string layer_of_experts(std::int64_t layer) const {
+    return fmt::format("model.layers.{}.{}.", layer, mixtral() ? "block_sparse_moe" : "mlp");
+  }
+  [[nodiscard]] bool mixtral() const { return has("model.layers.0.block_sparse_moe.gate.weight"); }
+  [[nodiscard]] std::int64_t experts() const {
+    return at(layer_of_experts(0) + "gate.weight").shape[0];
+  }
 
   [[nodiscard]] std::string arguments(const Members& more) const {
     const std::string yes = "\x88", no = "\x89";
@@ -104,6 +127,19 @@ class Cut {
         {"rotary_base", gpt::number(500.0)},
         {"norm_epsilon", gpt::number(0.25)},
         {"untie_embeddings_and_output_weights", untied() ? yes : no}};
+    if (sparse()) {
+      args.emplace_back("num_experts", op::integer(experts()));
+      args.emplace_back("moe_router_topk", op::integer(number("num_experts_per_tok")));
+      args.emplace_back("expert_model_parallel_size", op::integer(expert_));
+      std::vector<std::string> marks;
+      for (std::int64_t layer = 0; layer < number("num_hidden_layers"); ++layer)
+        marks.push_back(op::integer(sparse(layer) ? 1 : 0));
+      args.emplace_back("moe_layer_freq", op::list_of(marks));
+      if (!mixtral())
+        args.emplace_back("moe_ffn_hidden_size", op::integer(number("moe_intermediate_size")));
+      if (const json::Value* norm = config_.find("norm_topk_prob"))
+        args.emplace_back("moe_router_pre_softmax", norm->as_bool() ? no : yes);
+    }
     args.insert(args.end(), more.begin(), more.end());
     return op::global("argparse", "Namespace") + ")\x81" + op::dict(args) + "b";
   }
@@ -125,6 +161,14 @@ class Cut {
     }
     return out;
   }
+  static Tensor flipped(const Tensor& from) {
+    Tensor out{{from.shape[1], from.shape[0]}, {}};
+    for (std::int64_t c = 0; c < from.shape[1]; ++c) {
+      for (std::int64_t r = 0; r < from.shape[0]; ++r)
+        out.values.push_back(from.values[static_cast<std::size_t>(r * from.shape[1] + c)]);
+    }
+    return out;
+  }
   static void append(Tensor& to, const Tensor& more) {
     if (to.shape.empty()) {
       to = more;
@@ -135,7 +179,7 @@ class Cut {
   }
 
   /// The tensors of a rank, under the names of megatron.core with fused norms.
-  [[nodiscard]] Members held(gpt::File& out, std::int64_t t, std::int64_t p) const {
+  [[nodiscard]] Members held(gpt::File& out, std::int64_t t, std::int64_t p, std::int64_t e) const {
     Members members;
     const auto add = [&](const std::string& name, const Tensor& tensor) {
       members.emplace_back(name, out.tensor(tensor));
@@ -171,6 +215,40 @@ class Cut {
       }
       add(theirs + "self_attention.linear_proj.weight",
           my_columns(at(ours + "self_attn.o_proj.weight")));
+      if (sparse(p * each + i)) {
+        add(theirs + "pre_mlp_layernorm.weight", at(ours + "post_attention_layernorm.weight"));
+        const std::string root = layer_of_experts(p * each + i);
+        add(theirs + "mlp.router.weight", at(root + "gate.weight"));
+        const std::int64_t here = experts() / expert_;
+        Tensor weight1, weight2;
+        for (std::int64_t x = 0; x < here; ++x) {
+          const std::string expert = fmt::format("{}experts.{}.", root, e * here + x);
+          const auto matrix = [&](const char* in_mixtral, const char* in_qwen) {
+            return at(expert + (mixtral() ? in_mixtral : in_qwen) + ".weight");
+          };
+          Tensor fc1 = my_rows(matrix("w1", "gate_proj"));
+          append(fc1, my_rows(matrix("w3", "up_proj")));
+          const Tensor fc2 = my_columns(matrix("w2", "down_proj"));
+          const std::string all = theirs + "mlp.experts.";
+          if (layout_ == Experts::Grouped) {
+            append(weight1, flipped(fc1));
+            append(weight2, flipped(fc2));
+          } else if (layout_ == Experts::Sequential) {
+            add(fmt::format("{}local_experts.{}.linear_fc1.weight", all, x), fc1);
+            add(fmt::format("{}local_experts.{}.linear_fc2.weight", all, x), fc2);
+          } else {
+            add(fmt::format("{}linear_fc1.weight{}", all, x), fc1);
+            add(fmt::format("{}linear_fc2.weight{}", all, x), fc2);
+          }
+        }
+        if (layout_ == Experts::Grouped) {
+          // Both are seen as [experts, in, out]; weight1 is stored as [in, experts x out].
+          weight1.shape = {weight1.shape[0] / here, here * weight1.shape[1]};
+          add(theirs + "mlp.experts.weight1", weight1);
+          add(theirs + "mlp.experts.weight2", weight2);
+        }
+        continue;
+      }
       add(theirs + "mlp.linear_fc1.layer_norm_weight",
           at(ours + "post_attention_layernorm.weight"));
       Tensor fc1 = my_rows(at(ours + "mlp.gate_proj.weight"));
@@ -204,14 +282,19 @@ class Cut {
   fs::path folder_;
   checkpoint::SafetensorsFile file_;
   json::Value config_;
-  std::int64_t tensor_, pipeline_;
+  std::int64_t tensor_, pipeline_, expert_;
+  Experts layout_;
 };
 
 class MegatronRotary : public test::ForeignCheckpoints {
  protected:
-  void expect_read(const std::string& model, std::int64_t tensor, std::int64_t pipeline) {
-    SCOPED_TRACE(fmt::format("{} on {} x {} ranks", model, tensor, pipeline));
-    const Cut cut(model, tensor, pipeline);
+  void expect_read(const std::string& model,
+                   std::int64_t tensor,
+                   std::int64_t pipeline,
+                   std::int64_t expert = 1,
+                   Experts layout = Experts::Numbered) {
+    SCOPED_TRACE(fmt::format("{} on {} x {} x {} ranks", model, tensor, pipeline, expert));
+    const Cut cut(model, tensor, pipeline, expert, layout);
     const fs::path folder = path(fmt::format("m{}", ++folders_));
     cut.write(folder);
 
@@ -271,9 +354,30 @@ TEST_F(MegatronRotary, NormsOfQueryAndKeyHeadsMakeAQwen3) {
   expect_read("qwen3", 2, 1);
 }
 
+TEST_F(MegatronRotary, ExpertsMakeAMixtralAndWithNormsOfHeadsAQwen3) {
+  for (const Experts layout : {Experts::Sequential, Experts::Numbered, Experts::Grouped}) {
+    expect_read("mixtral", 1, 1, 1, layout);
+    expect_read("mixtral", 2, 1, 2, layout);
+    expect_read("qwen3_moe", 1, 3, 2, layout);  // its second layer has an MLP
+    expect_read("qwen3_moe", 2, 1, 3, layout);
+  }
+}
+
+TEST_F(MegatronRotary, ExpertsWithoutARanksFileAreRefused) {
+  const fs::path folder = path("short");
+  Cut("mixtral", 1, 1, 2).write(folder);
+  fs::remove_all(folder / "iter_0000012/mp_rank_00_001");
+  refused(folder, "expert-parallel rank 1 is missing");
+}
+
 TEST_F(MegatronRotary, WhatNoFamilyComputesIsRefusedByName) {
   const std::string yes = "\x88";
-  refuses({{"num_experts", op::integer(8)}}, "it has experts");
+  const std::pair<std::string, std::string> experts = {"num_experts", op::integer(8)};
+  refuses({experts, {"moe_shared_expert_intermediate_size", op::integer(8)}}, "shared experts");
+  refuses({experts, {"moe_router_score_function", op::text("sigmoid")}}, "not use the softmax");
+  refuses({experts, {"moe_router_load_balancing_type", op::text("sinkhorn")}}, "sinkhorn");
+  refuses({experts, {"moe_router_pre_softmax", yes}}, "do not add up to 1");
+  refuses({experts, {"moe_layer_freq", op::integer(2)}}, "a part of its layers");
   refuses({{"multi_latent_attention", yes}}, "its attention is latent");
   refuses({{"apply_layernorm_1p", yes}}, "its norms keep their weight less one");
   refuses({{"rotary_percent", gpt::number(0.5)}}, "turn a part of each head");
