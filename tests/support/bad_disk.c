@@ -2,8 +2,8 @@
 // Preloaded, a disk that refuses or is slow: what lies in a folder "checkpoints" cannot be written
 // with the error of BAD_DISK_ERRNO, or only after BAD_DISK_MS for each call. What lies in a folder
 // "swap" is what rests on a disk: BAD_SWAP has the effect there that its name says, from transfer
-// number BAD_SWAP_AFTER on: an errno of writes, "read" (reads fail with EIO), "torn" (one write
-// stores half of its bytes and says that it stored all), "slow" (2 ms a transfer), or "reserve"
+// number BAD_SWAP_AFTER on: an errno of writes, "read" (reads fail with EIO), "torn" (writes
+// store half of their bytes and say that they stored all), "slow" (2 ms a transfer), or "reserve"
 // (no room is reserved).
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -85,7 +85,7 @@ static const char* fault(int fd) {
   if (what == NULL || !is_swap(fd)) return "";
   const int number = __atomic_add_fetch(&transfers, 1, __ATOMIC_RELAXED);
   const int first = after == NULL ? 0 : atoi(after);
-  if (number < first || (strcmp(what, "torn") == 0 && number != first)) return "";
+  if (number < first) return "";
   if (strcmp(what, "slow") == 0) usleep(2000);
   return what;
 }
