@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Steps of GPT-2 with the optimizer's state, and with the weights too, on a disk, by turns with the same steps in memory, and the
 # speed of the disk in the same minute.
-#   usage: bench/run_offload.sh FOLDER [PRESET...]        presets: gpt2-small (default), gpt2-medium
+#   usage: bench/run_offload.sh FOLDER [PRESET...]        presets: gpt2-small (default), gpt2-medium, gpt2-xl
+# PLACES ("memory optimizer both") can also have recompute, which keeps inputs of blocks in memory, and all, where they rest on the
+# disk too. PEER names a python with DeepSpeed, whose ZeRO-3 with NVMe offload of its optimizer takes its turn then. BATCH (4): sequences of
+# SEQUENCE (512) tokens.
 # Prints one line for each run: milliseconds of a step, the share of it that waited for the disk, bytes that travelled in a step,
 # bytes per second of them, peak memory of the rank. ROUNDS (3) and STEPS (6) can be set; the first two steps of a run do not count.
 set -euo pipefail
@@ -26,14 +29,19 @@ PY
 config() {
   local state=none weights=none
   [[ $1 == memory ]] || state=nvme
-  [[ $1 == both ]] && weights=nvme
+  [[ $1 == both || $1 == all ]] && weights=nvme
+  local granularity=none inputs=none
+  [[ $1 == recompute || $1 == all ]] && granularity=full
+  [[ $1 == recompute ]] && state=none
+  [[ $1 == all ]] && inputs=nvme
   cat <<JSON
-{"model": {"preset": "$2", "vocab_size": 50257}, "data": {"train": "$work/text.txt", "sequence_length": 512},
- "tokenizer": {"type": "byte"}, "train_batch_size": 4, "bf16": {"enabled": true},
+{"model": {"preset": "$2", "vocab_size": 50257}, "data": {"train": "$work/text.txt", "sequence_length": ${SEQUENCE:-512}},
+ "tokenizer": {"type": "byte"}, "train_batch_size": ${BATCH:-4}, "bf16": {"enabled": true},
  "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "trainer": {"max_steps": $steps},
  "zero_optimization": {"stage": 3,
    "offload_optimizer": {"device": "$state", "nvme_path": "$disk"},
    "offload_param": {"device": "$weights", "nvme_path": "$disk"}},
+ "activation_checkpointing": {"granularity": "$granularity", "offload": {"device": "$inputs", "nvme_path": "$disk"}},
  "checkpoint": {"every": 0, "final": false, "async": false}, "run": {"threads_per_rank": ${THREADS:-2}}}
 JSON
 }
@@ -52,14 +60,23 @@ print(f"{middle('step_ms'):9.0f} ms  disk wait {100 * middle('disk_ms') / middle
 PY
 }
 
+# peer PRESET: a run of DeepSpeed's.
+peer() {
+  local -A sizes=([gpt2-small]=124M [gpt2-medium]=355M [gpt2-xl]=1558M)
+  (cd bench/peers && "$PEER" deepspeed_gpt2_train.py --nvme "$disk" --procs 1 --threads "${THREADS:-2}" -B "${BATCH:-4}" \
+    -T "${SEQUENCE:-512}" --model "${sizes[$1]}" --vocab 50257 --steps $((steps - 2)) --warmup 2 2>"$work/peer.log" | tail -1) ||
+    tail -5 "$work/peer.log" >&2
+}
+
 for preset in "${presets[@]}"; do
   "$tessera" bench io "$disk" --blocks 1 --depths 4,8 --size 512
   for ((round = 1; round <= rounds; ++round)); do
-    for place in memory optimizer both; do
+    for place in ${PLACES:-memory optimizer both}; do
       config "$place" "$preset" >"$work/$place.json"
       rm -rf "$work/$place"
       "$tessera" train "$work/$place.json" --set run.dir="$work/$place" >"$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
       printf '%-12s %-10s %s\n' "$preset" "$place" "$(summary "$work/$place")"
     done
+    [[ -z ${PEER:-} ]] || peer "$preset"
   done
 done

@@ -34,7 +34,7 @@ cat >"$box/tiny.json" <<JSON
 JSON
 printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
 printf '10.213.9.1 slots=1\n10.213.9.2 slots=1\n' >"$box/two-hosts"
-mkdir -p "$TESSERA_CACHE" "$box/bin" "$box/disk"
+mkdir -p "$TESSERA_CACHE" "$box/bin" "$box/disk" "$box/swap"
 stand_in_for_ssh "$box/bin"
 printf 'ip netns exec %s' "$b" >"$box/bin/within-10.213.9.2"
 
@@ -88,10 +88,19 @@ wait_for_a_moment() {
   moment="after step $step"
 }
 child() { pgrep -P "$1" | shuf -n 1 --random-source=<(yes "$RANDOM"); }
-# Trainings differ in their ZeRO stage, which does not change their bits. Half of those on three hosts also keep copies in
+# Trainings differ in their ZeRO stage, and in what rests on a disk, which does not change their bits. Half of those on three hosts also keep copies in
 # memory, and some of these save nothing before the end.
 choose_settings() {
-  local settings=(--set "zero_optimization.stage=$((RANDOM % 4))")
+  local stage=$((RANDOM % 4)) zero=zero_optimization rest=activation_checkpointing
+  local settings=(--set "$zero.stage=$stage")
+  if ((stage > 0 && RANDOM % 2)); then
+    settings+=(--set "$zero.offload_optimizer.device=nvme" --set "$zero.offload_optimizer.nvme_path=$box/swap")
+    if ((stage == 3 && RANDOM % 2)); then
+      settings+=(--set "$zero.offload_param.device=nvme" --set "$zero.offload_param.nvme_path=$box/swap"
+        --set "$zero.stage3_param_persistence_threshold=0" --set "$rest.granularity=full"
+        --set "$rest.offload.device=nvme" --set "$rest.offload.nvme_path=$box/swap")
+    fi
+  fi
   one_host=("$program" train "$box/tiny.json" -n 3 "${settings[@]}")
   three_hosts=("$program" train "$box/tiny.json" -H "$box/hosts" --master_addr 127.0.0.1 --elastic_training "${settings[@]}")
   two_spaces=(ip netns exec "$a" "$program" train "$box/tiny.json" -H "$box/two-hosts" --elastic_training "${settings[@]}")
@@ -264,6 +273,7 @@ for ((i = 1; i <= runs; ++i)); do
     why="exit code $code, and the error does not name it"
   fi
   none_left || why+=" processes are left"
+  [[ -z $(ls -A "$box/swap") ]] || why+=" files are left in the folder of what rests on a disk"
   count[$kind]=$((${count[$kind]:-0} + 1))
   if [[ -n $why ]]; then
     failed[$kind]=$((${failed[$kind]:-0} + 1))

@@ -63,6 +63,9 @@ constexpr Variable kVariables[] = {
      "folders of data sets, with colons between them, in which names like owner/data of other "
      "programs' commands are looked for; the caches of Hugging Face come after them"},
     {"TESSERA_MACHINES", "folder of described machines, for tessera plan and tune --device"},
+    {"TESSERA_DISK_IO",
+     "threads: read and write what rests on a disk by threads, not with io_uring [io_uring where "
+     "the build and the kernel have it]"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},
     {"TESSERA_SECRET_FILE",
      "file with the secret of a job of several hosts that another launcher starts"},

@@ -40,7 +40,9 @@ bool parse(IoFlags& words, const std::vector<std::string>& line) {
       "for "
       "every size of a block and number of transfers at a time, as a training with "
       "offload_optimizer or offload_param does it. The last line has the best values as keys of a "
-      "configuration. The files have no names, and nothing remains of them.",
+      "configuration; the speed is kept, so that --dry-run can say what the disk needs in a step. "
+      "The "
+      "files have no names, and nothing remains of them.",
       {"tessera bench io /mnt/nvme",
        "tessera bench io /mnt/nvme --blocks 1,2 --depths 4,8,32 --size 1024",
        "tessera bench io /mnt/nvme --access both",
@@ -212,8 +214,10 @@ int bench_io(const std::vector<std::string>& line) {
   }
   // A training always asks for direct access.
   std::erase_if(speeds, [](const memory::TierSpeed& speed) { return !speed.options.direct; });
-  if (const memory::TierSpeed* const best = memory::fastest(speeds))
+  if (const memory::TierSpeed* const best = memory::fastest(speeds)) {
+    memory::remember_speed(*best);
     std::printf("%s\n", keys_of(best->options).dump().c_str());
+  }
   require_output_written();
   return kExitOk;
 }

@@ -60,6 +60,8 @@ TrainStateOptions train_state_options(const planner::PlanWithData& plan) {
   options.kept = plan.layout().kept;
   options.offload = plan.layout().offload;
   options.weight_offload = plan.layout().weight_offload;
+  options.activation_offload = plan.layout().activation_offload;
+  options.partition_activations = plan.layout().divides_activations();
   options.disk = plan.layout().disk;
   options.trained_alone =
       !plan.model().base_fingerprint.empty() || static_cast<bool>(plan.model().rules.packed);

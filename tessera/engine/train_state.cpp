@@ -138,11 +138,22 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
                                                             options_.kept,
                                                             options_.trained_alone,
                                                             place);
+  if (options_.activation_offload) {
+    activation_tier_ = disk(options_.activation_offload->folder);
+    activations_ =
+        parallel::activations_in(*activation_tier_, options_.activation_offload->buffers);
+  }
+  if (const nn::TensorParallel* const tensor = model_->tensor_parallel();
+      tensor != nullptr && options_.partition_activations) {
+    activations_ =
+        parallel::partitioned_activations(*tensor->world, *tensor->group, std::move(activations_));
+  }
   executor_ = std::make_unique<parallel::Executor>(
       *model_,
       std::vector<parallel::Policy*>{weights_.get(), gradients_.get()},
       options_.recompute,
-      link_.get());
+      link_.get(),
+      activations_.get());
   if (ExpertBalance::has_experts(options_.model))
     experts_ = std::make_unique<ExpertBalance>(world_, *model_, options_.stages.stages);
   terms_ =
@@ -328,7 +339,7 @@ memory::TierUse TrainState::disk_use() const {
   const auto use = [](const std::unique_ptr<memory::Tier>& tier) {
     return tier == nullptr ? memory::TierUse() : tier->use();
   };
-  return use(tier_) + use(weight_tier_);
+  return use(tier_) + use(weight_tier_) + use(activation_tier_);
 }
 
 std::vector<double> TrainState::gradient(int num_micros,

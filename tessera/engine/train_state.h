@@ -24,6 +24,7 @@
 #include "tessera/optim/loss_scale.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/parallel/activation_store.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/gradient_reduction.h"
@@ -58,9 +59,11 @@ struct TrainStateOptions {
   parallel::ReductionOptions reduction;
   parallel::Recompute recompute;
   parallel::KeptTypes kept;
-  std::optional<parallel::StateOffload> offload;          ///< not for compressed rules
-  std::optional<parallel::WeightOffload> weight_offload;  ///< as in weight_layout
-  memory::TierOptions disk;                               ///< of both, without the folder
+  std::optional<parallel::StateOffload> offload;                  ///< not for compressed rules
+  std::optional<parallel::WeightOffload> weight_offload;          ///< as in weight_layout
+  std::optional<parallel::ActivationOffload> activation_offload;  ///< of recomputed blocks
+  bool partition_activations = false;  ///< tensor-parallel ranks divide what they have alike
+  memory::TierOptions disk;            ///< of all that rests on a disk, without the folder
   /// Checkpoints contain only trained parameters; when one is loaded, `weights` supplies the
   /// others.
   bool trained_alone = false;
@@ -222,6 +225,8 @@ class TrainState {
   std::unique_ptr<parallel::GradientReduction> gradients_;
   std::unique_ptr<memory::Tier> tier_;  ///< of masters and states that rest on a disk
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
+  std::unique_ptr<memory::Tier> activation_tier_;
+  std::unique_ptr<parallel::ActivationStore> activations_;  ///< nullptr: they stay in memory
   std::unique_ptr<parallel::Executor> executor_;
   std::unique_ptr<TermReduction> terms_;
   std::unique_ptr<ExpertBalance> experts_;                ///< nullptr: the model has no experts

@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/interop/colossal/gemini.h"
 #include "tessera/interop/colossal/python_classes.h"
 #include "tessera/interop/deepspeed/keys.h"
 #include "tessera/interop/short_forms.h"
@@ -56,7 +57,8 @@ constexpr std::array<std::string_view, 7> kScalerWords = {"initial_scale",
                                                           "min_scale",
                                                           "max_scale"};
 // Keys only of Colossal-AI. `gradient_accumulation` alone is a common mistake in DeepSpeed files.
-constexpr std::array<std::string_view, 15> kColossalOnly = {"clip_grad_norm",
+constexpr std::array<std::string_view, 16> kColossalOnly = {"clip_grad_norm",
+                                                            "gemini",
                                                             "NUM_EPOCHS",
                                                             "SEQ_LEN",
                                                             "SEQ_LENGTH",
@@ -217,7 +219,7 @@ void fp16_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::str
   }
 }
 
-void zero_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::string>& notes) {
+void zero_from_colossal(UnreadKeys& from, json::Value& out) {
   const auto block = from.rest().find("zero");
   if (block == nullptr || !block->is_object()) return;
   put(out, "zero_optimization.stage", json::Value::integer(3));
@@ -226,14 +228,6 @@ void zero_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::str
     put(out, "zero_optimization.reduce_bucket_size", whole(*mb * kBytesPerMb / kBytesPerElement));
   if (from.take_switch("zero.model_config.fp32_reduce_scatter"))
     put(out, "communication_data_type", word("fp32"));
-  const std::string place = from.take_word("zero.model_config.tensor_placement_policy");
-  if (place == "cpu") {
-    put(out, "zero_optimization.offload_param.device", word("cpu"));
-    put(out, "zero_optimization.offload_optimizer.device", word("cpu"));
-  } else if (place == "auto") {
-    notes.emplace_back(
-        "zero.model_config.tensor_placement_policy = \"auto\": nothing is moved while it runs");
-  }
 }
 
 // Sets the value if the key is absent; if two values differ, notes the second.
@@ -315,10 +309,14 @@ void keep_known(const json::Value& object,
 Converted from_colossal(const json::Value& source) {
   Converted out;
   out.value = json::Value::object();
-  UnreadKeys from(source);
+  json::Value rest = source;
+  const json::Value placement = take_placement(rest, out.notes);
+  UnreadKeys from(std::move(rest));
   batch_from_colossal(from, out.value, out.notes);
   fp16_from_colossal(from, out.value, out.notes);
-  zero_from_colossal(from, out.value, out.notes);
+  zero_from_colossal(from, out.value);
+  for (const auto& [key, value] : placement.members())
+    put(out.value, json::join_path("zero_optimization", key), value);
   if (auto parallel = from.take("parallel")) put(out.value, "parallel", std::move(*parallel));
   auto chunks = from.take("NUM_CHUNKS");
   if (!chunks) chunks = from.take("model.num_chunks");

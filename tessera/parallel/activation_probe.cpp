@@ -22,6 +22,7 @@
 #include "tessera/memory/meta_count.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/meta_device.h"
+#include "tessera/parallel/activation_store.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/group_axes.h"
 #include "tessera/tensor/dtype.h"
@@ -103,6 +104,49 @@ std::unique_ptr<nn::Block> noted(std::unique_ptr<nn::Block> block,
   return std::make_unique<NotedBlock>(std::move(block), bytes, samples);
 }
 
+/// Forgets all values, and records the bytes of the tensors that it takes.
+class ForgettingStore final : public ActivationStore {
+ public:
+  explicit ForgettingStore(std::function<void(std::int64_t bytes)> note) : note_(std::move(note)) {}
+  Number put(const at::Tensor& tensor) override {
+    note_(static_cast<std::int64_t>(tensor.nbytes()));
+    kept_.emplace(next_, Shape{tensor.sizes().vec(), tensor.strides().vec(), tensor.options()});
+    return next_++;
+  }
+  void fetch(Number) override {}
+  at::Tensor take(Number number) override {
+    const Shape shape = kept_.at(number);
+    kept_.erase(number);
+    return at::empty_strided(shape.sizes, shape.strides, shape.options);
+  }
+
+ private:
+  struct Shape {
+    std::vector<std::int64_t> sizes, strides;
+    at::TensorOptions options;
+  };
+  std::function<void(std::int64_t)> note_;
+  std::map<Number, Shape> kept_;
+  Number next_ = 0;
+};
+
+/// Records the bytes of tensors before they are divided.
+class NotedStore final : public ActivationStore {
+ public:
+  NotedStore(std::function<void(std::int64_t bytes)> note, std::unique_ptr<ActivationStore> inner)
+      : note_(std::move(note)), inner_(std::move(inner)) {}
+  Number put(const at::Tensor& tensor) override {
+    note_(static_cast<std::int64_t>(tensor.nbytes()));
+    return inner_->put(tensor);
+  }
+  void fetch(Number number) override { inner_->fetch(number); }
+  at::Tensor take(Number number) override { return inner_->take(number); }
+
+ private:
+  std::function<void(std::int64_t)> note_;
+  std::unique_ptr<ActivationStore> inner_;
+};
+
 /// Records each pass and gives weight gradients memory that is not counted.
 class PassPolicy final : public Policy {
  public:
@@ -110,6 +154,8 @@ class PassPolicy final : public Policy {
       : count_(count), blocks_(blocks) {}
   /// Sets the model, which is created after this policy.
   void watch(ModelInstance& model) { model_ = &model; }
+  /// The block that runs.
+  [[nodiscard]] BlockBytes& running() { return blocks_[static_cast<std::size_t>(block_)]; }
   /// Records the work too, which `world` counts in part.
   void log(std::vector<BlockWork>& work, comm::World& world) {
     work_ = &work;
@@ -131,6 +177,7 @@ class PassPolicy final : public Policy {
                            /*holds=*/false);
       }
     }
+    block_ = run.block;
     count_.reset_peak();
     start_ = count_.current();
     if (work_ == nullptr) return;
@@ -158,6 +205,7 @@ class PassPolicy final : public Policy {
   std::vector<BlockBytes>& blocks_;
   ModelInstance* model_ = nullptr;
   std::int64_t start_ = 0;
+  int block_ = 0;
   std::vector<BlockWork>* work_ = nullptr;
   comm::World* world_ = nullptr;
   std::optional<ops::OpLog> log_;
@@ -238,6 +286,7 @@ class Probe {
     batch_ = shared == nullptr ? probed.batch
                                : nn::own_tokens(probed.batch, *shared, model_->objective());
     policy_.watch(*model_);
+    if (probed.offloads || probed.partitions) make_store(probed.offloads, probed.partitions);
   }
 
   /// `work`: if it is given, it gets the work of the blocks.
@@ -250,7 +299,7 @@ class Probe {
       policy_.log(*work, *world_);
     }
     Recompute again{.blocks = std::vector<bool>(bytes_.size(), recompute), .regions = regions};
-    Executor executor(*model_, {&policy_}, std::move(again));
+    Executor executor(*model_, {&policy_}, std::move(again), /*link=*/nullptr, store_.get());
     std::vector<Action> actions = {{ActionKind::Load}, {ActionKind::Forward}};
     if (split) {
       actions.push_back({ActionKind::BackwardInputs});
@@ -278,6 +327,20 @@ class Probe {
   }
 
  private:
+  void make_store(bool offloads, bool partitions) {
+    std::unique_ptr<ActivationStore> store;
+    if (offloads) {
+      store = std::make_unique<ForgettingStore>(
+          [this](std::int64_t bytes) { policy_.running().stored.push_back(bytes); });
+    }
+    const nn::TensorParallel* const tensor = model_->tensor_parallel();
+    if (partitions && tensor != nullptr)
+      store = partitioned_activations(*tensor->world, *tensor->group, std::move(store));
+    if (store == nullptr) return;
+    store_ = std::make_unique<NotedStore>(
+        [this](std::int64_t bytes) { policy_.running().rested += bytes; }, std::move(store));
+  }
+
   KernelThreads threads_;
   ops::ScopedMetaDevice device_;
   nn::Batch batch_;
@@ -286,10 +349,12 @@ class Probe {
   PassPolicy policy_;
   std::unique_ptr<comm::World> world_;
   std::unique_ptr<ModelInstance> model_;
+  std::unique_ptr<ActivationStore> store_;
 };
 
 bool alike(const BlockBytes& a, const BlockBytes& b) {
-  return a.flow == b.flow && a.gradient == b.gradient && a.passes == b.passes;
+  return a.flow == b.flow && a.gradient == b.gradient && a.stored == b.stored &&
+         a.passes == b.passes;
 }
 
 /// The blocks that run, given the result of stand_ins().
@@ -410,7 +475,7 @@ std::int64_t most_activations(std::span<const Action> actions,
         // The message with which a chunk began is freed when the gradients of its weights exist; in
         // a model with one stage it belongs to the previous block.
         if (makes_gradients(action.kind) && received.erase({action.chunk, action.micro}) > 0)
-          live -= of(first).flow;
+          live -= of(first).flow - of(first).rested;
         break;
       case ActionKind::ReceiveFlow:
         received.emplace(action.chunk, action.micro);
@@ -428,6 +493,32 @@ std::int64_t most_activations(std::span<const Action> actions,
     if (--left[action.micro] == 0) live -= batch;
   }
   return most;
+}
+
+StoredActivations stored_activations(std::span<const Action> actions,
+                                     const StageLayout& layout,
+                                     int stage,
+                                     std::span<const BlockBytes> blocks) {
+  StoredActivations out;
+  std::int64_t now = 0;
+  const auto count = static_cast<int>(blocks.size());
+  for (const Action& action : actions) {
+    const bool forward = action.kind == ActionKind::Forward;
+    if (!forward && action.kind != ActionKind::Backward &&
+        action.kind != ActionKind::BackwardInputs)
+      continue;
+    const auto [first, last] = layout.blocks(stage, action.chunk, count);
+    for (int b = first; b < last; ++b) {
+      const auto& stored = blocks[static_cast<std::size_t>(b)].stored;
+      now += forward ? std::ssize(stored) : -std::ssize(stored);
+      if (!forward) continue;
+      out.tensors += std::ssize(stored);
+      for (const std::int64_t bytes : stored)
+        out.largest = std::max(out.largest, bytes);
+    }
+    out.most = std::max(out.most, now);
+  }
+  return out;
 }
 
 }  // namespace tessera::parallel

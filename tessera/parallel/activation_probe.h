@@ -33,6 +33,10 @@ struct PassBytes {
 struct BlockBytes {
   std::int64_t flow = 0;      ///< bytes of the block's input flow
   std::int64_t gradient = 0;  ///< bytes of the gradients that it returns
+  /// Bytes of the input flow that rest in an ActivationStore between forward and backward, and the
+  /// bytes of each tensor of this rank there.
+  std::int64_t rested = 0;
+  std::vector<std::int64_t> stored;
   std::map<ActionKind, PassBytes> passes;
 };
 
@@ -54,7 +58,9 @@ struct ProbedModel {
   WeightOptions weights;
   /// Meta tensors; if ranks share the tokens, this rank's tokens.
   nn::Batch batch;
-  int threads = 1;                            ///< kernel threads of a rank
+  int threads = 1;  ///< kernel threads of a rank
+  /// Inputs of recomputed blocks rest on a disk; tensor-parallel ranks divide them.
+  bool offloads = false, partitions = false;
   c10::Device device = c10::DeviceType::CPU;  ///< the device whose kernels the rank will use
 };
 
@@ -87,5 +93,17 @@ std::int64_t most_activations(std::span<const Action> actions,
                               int stage,
                               std::span<const BlockBytes> blocks,
                               std::int64_t batch);
+
+/// The tensors of a stage that rest in an ActivationStore.
+struct StoredActivations {
+  std::int64_t most = 0;     ///< tensors at a time
+  std::int64_t largest = 0;  ///< bytes of the largest one
+  std::int64_t tensors = 0;  ///< in a step, each written and read once
+};
+/// Counts them over all `actions`. Pure.
+StoredActivations stored_activations(std::span<const Action> actions,
+                                     const StageLayout& layout,
+                                     int stage,
+                                     std::span<const BlockBytes> blocks);
 
 }  // namespace tessera::parallel

@@ -313,6 +313,10 @@ void Executor::forward(const Action& action,
         add_losses(run, saved.out, output);
       }
       flow = saved.out.flow;
+      if (store_ != nullptr && saved.again && (b == first || runs_again(b - 1))) {
+        store_input(saved);
+        saved.out = {};  // its flow is the input of the next block, which rests too
+      }
       pass.saved.push_back(std::move(saved));
     });
   }
@@ -368,6 +372,8 @@ void Executor::backward(const Action& action,
       pass.saved.pop_back();
       micro.context.block_name = model_.name(b);
       if (saved.again) {
+        take_input(saved);
+        if (!pass.saved.empty()) fetch_input(pass.saved.back());
         const at::AutoGradMode grad(true);
         saved.out = in_block(model_.name(b), "second forward", [&] {
           return model_.block(b).forward(std::move(saved.in), micro.batch, micro.context);

@@ -16,6 +16,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/parallel/action.h"
+#include "tessera/parallel/activation_store.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/pipeline/stage_link.h"
 
@@ -79,15 +80,19 @@ struct Recompute {
 /// training, the objective returns no loss term or a term's denominator does not exist.
 class Executor {
  public:
-  /// `link` must outlive this; it is required if the model has several stages.
+  /// `link` must outlive this; it is required if the model has several stages. `store` must outlive
+  /// this too: the inputs of blocks that run again rest in it, except for tensors that the block
+  /// passes on, and those that the block before saves for its own backward pass.
   Executor(ModelInstance& model,
            std::vector<Policy*> policies,
            Recompute recompute = {},
-           StageLink* link = nullptr)
+           StageLink* link = nullptr,
+           ActivationStore* store = nullptr)
       : model_(model),
         policies_(std::move(policies)),
         recompute_(std::move(recompute)),
-        link_(link) {}
+        link_(link),
+        store_(store) {}
 
   StepOutput train(const std::vector<Action>& actions, const StepInput& input);
   /// Runs all blocks without gradients; returns the objective's terms and outputs on the stage that
@@ -114,6 +119,8 @@ class Executor {
     /// Only for a recomputed block, and for the objective, whose forward runs in backward.
     nn::Flow in;
     bool again = false;
+    /// Numbers in the store of the tensors of `in.diff`, as far as they rest there.
+    std::vector<std::optional<ActivationStore::Number>> stored;
   };
   /// Weight gradients of a block that are still to be computed or written.
   struct PutOff {
@@ -187,6 +194,9 @@ class Executor {
   void idle_backward(
       int block, const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
   [[nodiscard]] bool runs_again(int block) const;
+  void store_input(Saved& saved);
+  void fetch_input(const Saved& saved);
+  void take_input(Saved& saved);
   [[nodiscard]] bool is_objective(int block) const { return block + 1 == model_.num_blocks(); }
 
   ModelInstance& model_;
@@ -194,6 +204,7 @@ class Executor {
   Recompute recompute_;
   std::vector<PostedLoss> posted_losses_;
   StageLink* link_;
+  ActivationStore* store_;
   StepTimes times_;
 };
 

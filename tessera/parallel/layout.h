@@ -14,6 +14,7 @@
 #include "tessera/mesh/mesh.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/activation_store.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/gather_order.h"
@@ -53,13 +54,15 @@ struct Layout {
   // ---- a step ----
   std::int64_t micro_batch = 0, accumulation = 0;
   Recompute recompute;
+  std::optional<ActivationOffload> activation_offload;  ///< of recomputed blocks
+  bool partition_activations = false;                   ///< see divides_activations()
   // ---- what a rank keeps ----
   int zero_stage = 0;
   DType working = DType::F32;
   KeptTypes kept;  ///< dtypes of masters and moments
   std::optional<StateOffload> offload;
   std::optional<WeightOffload> weight_offload;
-  memory::TierOptions disk;  ///< of both, without the folder
+  memory::TierOptions disk;  ///< of all that rests on a disk, without the folder
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
   // ---- what ranks send ----
@@ -86,7 +89,14 @@ struct Layout {
   [[nodiscard]] bool runs_together() const { return zero_stage == 3 || expert_ranks > 1; }
   /// How the working weights are distributed, except for packed ones.
   [[nodiscard]] Residency residency() const;
+  /// True if masters, states or weights rest on a disk.
   [[nodiscard]] bool rests_on_disk() const { return offload || weight_offload; }
+  [[nodiscard]] bool uses_disk() const { return rests_on_disk() || activation_offload; }
+  /// True if tensor-parallel ranks keep parts of the inputs of recomputed blocks, which they have
+  /// alike. The ranks of a grid, and those that share tokens, have parts already.
+  [[nodiscard]] bool divides_activations() const {
+    return partition_activations && grid.size() > 1 && tensor == TensorLayout::OneD && !sequence;
+  }
   /// True if weights are gathered for their use.
   [[nodiscard]] bool gathers_weights() const {
     return residency() == Residency::Sharded || residency() == Residency::Resting;

@@ -28,6 +28,8 @@ ProbedModel probed(const Probing& probing, std::int64_t samples) {
                          .tp_col = of(grid.col)});
   out.weights = probing.layout.weight_options(probing.rules);
   out.threads = probing.layout.threads;
+  out.offloads = probing.layout.activation_offload.has_value();
+  out.partitions = probing.layout.divides_activations();
   for (const data::TensorSpec& spec : probing.sample) {
     std::vector<std::int64_t> shape = {samples};
     shape.insert(shape.end(), spec.shape.begin(), spec.shape.end());
@@ -52,7 +54,7 @@ std::int64_t batch_bytes(const Probing& probing) {
 std::string key_of(const Probing& probing, std::int64_t samples) {
   const TensorOptions::Grid& grid = probing.layout.grid;
   const mesh::ExpertFold experts = probing.layout.expert_fold();
-  std::string out = fmt::format("{} {} {} {}x{}x{} {} {} {} {} {}:{}:{}",
+  std::string out = fmt::format("{} {} {} {}x{}x{} {} {} {} {} {}:{}:{} {} {}",
                                 samples,
                                 probing.layout.threads,
                                 static_cast<int>(probing.layout.working),
@@ -65,7 +67,9 @@ std::string key_of(const Probing& probing, std::int64_t samples) {
                                 static_cast<int>(probing.layout.context_mode),
                                 probing.layout.expert_ranks,
                                 experts.ep.bits(),
-                                experts.etp.bits());
+                                experts.etp.bits(),
+                                probing.layout.activation_offload.has_value(),
+                                probing.layout.divides_activations());
   for (const data::TensorSpec& spec : probing.sample) {
     out += ' ';
     for (const std::int64_t size : spec.shape)
@@ -136,12 +140,29 @@ std::vector<BlockWork> work_of_blocks(const Probing& probing) {
   return out;
 }
 
-std::int64_t most_activations(const Probing& probing, int stage, ProbeCache& cache) {
-  const std::vector<Action> actions = actions_of(probing, stage);
+namespace {
+
+std::vector<BlockBytes> blocks_of(const Probing& probing,
+                                  const std::vector<Action>& actions,
+                                  ProbeCache& cache) {
   const bool split = splits_backward(actions);
   std::vector<BlockBytes> blocks;
   for (std::size_t b = 0; b < probing.model.blocks.size(); ++b)
     blocks.push_back(cache.training(probing, runs_again(probing, b), split)[b]);
+  return blocks;
+}
+
+}  // namespace
+
+StoredActivations stored_activations(const Probing& probing, int stage, ProbeCache& cache) {
+  const std::vector<Action> actions = actions_of(probing, stage);
+  return stored_activations(
+      actions, probing.layout.stages, stage, blocks_of(probing, actions, cache));
+}
+
+std::int64_t most_activations(const Probing& probing, int stage, ProbeCache& cache) {
+  const std::vector<Action> actions = actions_of(probing, stage);
+  const std::vector<BlockBytes> blocks = blocks_of(probing, actions, cache);
   return most_activations(actions, probing.layout.stages, stage, blocks, batch_bytes(probing));
 }
 

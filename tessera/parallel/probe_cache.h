@@ -44,6 +44,8 @@ class ProbeCache {
 /// The peak bytes of a training step on a stage. Throws the errors of blocks that do not run on
 /// meta tensors. Cost: a few milliseconds the first time, then arithmetic.
 std::int64_t most_activations(const Probing& probing, int stage, ProbeCache& cache);
+/// The tensors of a stage that rest on a disk between forward and backward. Errors: as above.
+StoredActivations stored_activations(const Probing& probing, int stage, ProbeCache& cache);
 /// The work of every block in one micro-batch of a training, on rank 0 of its stage. Throws the
 /// error of a block that does not run on meta tensors.
 std::vector<BlockWork> work_of_blocks(const Probing& probing);

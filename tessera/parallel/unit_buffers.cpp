@@ -56,14 +56,19 @@ void UnitBuffers::empty(Buffer& buffer) {
   buffer.use = Use::Free;
 }
 
-void UnitBuffers::read(Buffer& buffer, std::size_t unit) {
-  const Place& place = places_.at(unit);
+/// Lets a buffer that is free be the unit's.
+void UnitBuffers::give(Buffer& buffer, std::size_t unit) {
   if (std::ssize(buffer.memory.bytes()) < largest_) {
     const memory::ScopedTag tag(tag_);
     buffer.memory = {};
     buffer.memory = memory::StagingMemory(largest_);
   }
   buffer.unit = unit;
+}
+
+void UnitBuffers::read(Buffer& buffer, std::size_t unit) {
+  give(buffer, unit);
+  const Place& place = places_.at(unit);
   buffer.ticket = place.file->read(place.begin, blocks_of(buffer));
   buffer.use = Use::Reading;
 }
@@ -73,20 +78,38 @@ void UnitBuffers::fetch(std::size_t unit) {
   if (Buffer* const buffer = free_buffer()) read(*buffer, unit);
 }
 
+/// Returns a free buffer, for which it waits.
+UnitBuffers::Buffer& UnitBuffers::any_buffer() {
+  Buffer* buffer = free_buffer();
+  for (std::size_t i = 0; i < buffers_.size() && buffer == nullptr; ++i) {
+    if (buffers_[i].use == Use::Leased) continue;
+    empty(buffers_[i]);
+    buffer = &buffers_[i];
+  }
+  TESSERA_ASSERT(buffer != nullptr);
+  return *buffer;
+}
+
 std::span<std::byte> UnitBuffers::acquire(std::size_t unit) {
   Buffer* buffer = buffer_of(unit);
   if (buffer == nullptr) {
-    buffer = free_buffer();
-    for (std::size_t i = 0; i < buffers_.size() && buffer == nullptr; ++i) {
-      if (buffers_[i].use == Use::Leased) continue;
-      empty(buffers_[i]);
-      buffer = &buffers_[i];
-    }
-    TESSERA_ASSERT(buffer != nullptr);
+    buffer = &any_buffer();
     read(*buffer, unit);
   }
   TESSERA_ASSERT(buffer->use != Use::Leased);
   places_.at(unit).file->wait(buffer->ticket);
+  buffer->use = Use::Leased;
+  return blocks_of(*buffer).first(static_cast<std::size_t>(places_.at(unit).used));
+}
+
+std::span<std::byte> UnitBuffers::replace(std::size_t unit) {
+  Buffer* buffer = buffer_of(unit);
+  if (buffer == nullptr) {
+    buffer = &any_buffer();
+  } else {
+    empty(*buffer);
+  }
+  give(*buffer, unit);
   buffer->use = Use::Leased;
   return blocks_of(*buffer).first(static_cast<std::size_t>(places_.at(unit).used));
 }

@@ -32,6 +32,8 @@ class UnitBuffers {
   /// Returns the unit's bytes, aligned to 64, until release(); waits for them. At most as many
   /// units as there are buffers can be acquired at a time, each once.
   std::span<std::byte> acquire(std::size_t unit);
+  /// Like acquire(), but the bytes are undefined, because the caller writes all that it will read.
+  std::span<std::byte> replace(std::size_t unit);
   /// Ends the use of the unit's bytes; starts to write them if they `changed`.
   void release(std::size_t unit, bool changed);
   /// Waits until the unit is written, which frees its buffer.
@@ -56,6 +58,8 @@ class UnitBuffers {
   };
   [[nodiscard]] Buffer* buffer_of(std::size_t unit);
   [[nodiscard]] Buffer* free_buffer();
+  Buffer& any_buffer();
+  void give(Buffer& buffer, std::size_t unit);
   void read(Buffer& buffer, std::size_t unit);
   void empty(Buffer& buffer);
   [[nodiscard]] std::span<std::byte> blocks_of(const Buffer& buffer) const;

@@ -57,6 +57,41 @@ void RecomputeOptions::describe(config::Fields& f) {
            .unit = "blocks",
            .min = 1,
            .max = 1e6});
+  f.field(
+      "partition_activations",
+      partition_activations,
+      {.text = "With full: each tensor-parallel rank keeps one part of a block's input, and the "
+               "ranks gather it before the block runs again. parallel.sequence divides more, "
+               "and needs no further gather."});
+  f.field("cpu_checkpointing",
+          cpu_checkpointing,
+          {.text = "Keep the inputs of recomputed blocks in the memory of the host, where they are "
+                   "if ranks compute on the CPU."});
+  f.section("offload",
+            offload,
+            "With full: lets the inputs of recomputed blocks rest on a disk until the backward "
+            "pass. No bit of a training changes. See docs/offload.md.");
+}
+
+void ActivationOffloadKeys::describe(config::Fields& f) {
+  f.choice(
+      "device",
+      device,
+      kOffloadDevices,
+      {.text = "Where the inputs of recomputed blocks rest: on a disk (nvme), or in the memory "
+               "of the host (none, cpu), where they are without this section.",
+       .default_text = "none"});
+  f.field("nvme_path",
+          nvme_path,
+          {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "
+                   "nothing remains of them."});
+  f.field("buffer_count",
+          buffer_count,
+          {.text = "With nvme: maximum number of tensors in memory at a time, to be read or "
+                   "written; more than 2 are written further behind.",
+           .min = 1,
+           .max = 1e6,
+           .default_text = "2"});
 }
 
 void FeedbackKeys::describe(config::Fields& f) {

@@ -11,11 +11,23 @@
 
 namespace tessera::parallel {
 
+enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
+/// The place where inputs of recomputed blocks rest until the backward pass, in the notation of
+/// DeepSpeed's other sections.
+struct ActivationOffloadKeys {
+  std::optional<OffloadDevice> device;
+  std::string nvme_path;
+  std::optional<std::int64_t> buffer_count;
+  [[nodiscard]] bool to_disk() const { return device == OffloadDevice::Nvme; }
+  void describe(config::Fields& fields);
+};
 enum class RecomputeKind : std::uint8_t { None, Full, Selective, Auto };
 struct RecomputeOptions {
   std::optional<bool> enabled;
   std::optional<RecomputeKind> granularity;
   std::int64_t every_n = 1;
+  bool partition_activations = false, cpu_checkpointing = false;
+  ActivationOffloadKeys offload;
   /// The parts that are recomputed: `granularity`, or what `enabled` implies.
   [[nodiscard]] RecomputeKind kind() const {
     return granularity.value_or(enabled.value_or(false) ? RecomputeKind::Full
@@ -30,7 +42,6 @@ struct FeedbackKeys {
   [[nodiscard]] bool on() const { return err_beta || reset_T; }
   void describe(config::Fields& fields);
 };
-enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
 /// The place where fp32 masters and states of the optimizer rest between updates, in DeepSpeed's
 /// notation.
 struct OffloadKeys {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/probe_cache.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
@@ -30,6 +31,18 @@ parallel::Probing probing_of(const Plan& plan) {
           .sample = plan.data().sample};
 }
 
+/// Adds what rests on a disk.
+void add_stored(const Plan& plan, int stage, Activations& out) {
+  const parallel::StoredActivations stored =
+      parallel::stored_activations(probing_of(plan), stage, plan.model().probes.cache());
+  const std::int64_t slot = plan.layout().disk.in_blocks(stored.largest);
+  constexpr std::int64_t kSlots = parallel::kActivationSlots;
+  out.disk = (stored.most + kSlots - 1) / kSlots * kSlots * slot;
+  out.moved = stored.tensors * slot;
+  out.training +=
+      slot * std::min<std::int64_t>(plan.layout().activation_offload->buffers, stored.tensors);
+}
+
 }  // namespace
 
 Probes::Probes() : cache_(std::make_shared<parallel::ProbeCache>()) {}
@@ -49,6 +62,7 @@ Activations predict_activations(const Plan& plan, int stage) {
   parallel::ProbeCache& cache = plan.model().probes.cache();
   try {
     out.training = with_margin(parallel::most_activations(probing, stage, cache));
+    if (plan.layout().activation_offload) add_stored(plan, stage, out);
     if (plan.run().eval.when().any() || !plan.data().options.test.empty())
       out.evaluation = with_margin(cache.evaluation(probing, plan.run().eval.micro_batch));
   } catch (const Error& error) {

@@ -14,10 +14,13 @@ namespace tessera::planner {
 
 class Plan;
 
-/// Bytes of one rank. Predictions of a whole step are a few percent above the actual need.
+/// Bytes of one rank; training includes the buffers of what rests on a disk. Predictions of a whole
+/// step are a few percent above the actual need.
 struct Activations {
   std::int64_t training = 0;    ///< the peak of a step, on the stage that needs most
   std::int64_t evaluation = 0;  ///< the peak of an evaluation; 0 if there is none
+  std::int64_t disk = 0;        ///< of the inputs of blocks that rest on a disk
+  std::int64_t moved = 0;       ///< bytes of them in a step, each written and read once
   /// The reason why there is no prediction, as a sentence; empty: there is one.
   std::string unknown;
   /// The error with which a block refuses the batches of the plan, as it would in the first step or

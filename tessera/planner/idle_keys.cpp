@@ -23,7 +23,11 @@ void drop_unused_sections(const TrainConfig& config, json::Value& resolved) {
   if (!zero.zeropp_loco_param.on()) drop(block, "zeropp_loco_param");
   if (!zero.offload_optimizer.to_disk()) drop(block, "offload_optimizer");
   if (!zero.offload_param.to_disk()) drop(block, "offload_param");
-  if (!zero.offload_optimizer.to_disk() && !zero.offload_param.to_disk()) drop(resolved, "aio");
+  if (!config.activation_checkpointing.offload.to_disk())
+    drop(resolved["activation_checkpointing"], "offload");
+  const bool disk = zero.offload_optimizer.to_disk() || zero.offload_param.to_disk() ||
+                    config.activation_checkpointing.offload.to_disk();
+  if (!disk) drop(resolved, "aio");
 }
 
 namespace {
@@ -52,12 +56,18 @@ bool keeps_states_in_memory(const TrainConfig& config) {
 bool keeps_weights_in_memory(const TrainConfig& config) {
   return !config.zero_optimization.offload_param.to_disk();
 }
+bool keeps_activations_in_memory(const TrainConfig& config) {
+  return !config.activation_checkpointing.offload.to_disk();
+}
 bool uses_no_disk(const TrainConfig& config) {
-  return keeps_states_in_memory(config) && keeps_weights_in_memory(config);
+  return keeps_states_in_memory(config) && keeps_weights_in_memory(config) &&
+         keeps_activations_in_memory(config);
 }
 
 constexpr const char* kNeitherOnDisk =
-    "neither zero_optimization.offload_optimizer.device nor offload_param.device is nvme";
+    "no device of zero_optimization.offload_optimizer, zero_optimization.offload_param and "
+    "activation_checkpointing.offload is nvme";
+constexpr const char* kNoActivationsOnDisk = "activation_checkpointing.offload.device is not nvme";
 constexpr const char* kNoWeightsOnDisk = "zero_optimization.offload_param.device is not nvme";
 constexpr const char* kNoDisk = "zero_optimization.offload_optimizer.device is not nvme";
 constexpr const char* kNoEvaluations = "eval.every is 0";
@@ -78,6 +88,12 @@ constexpr auto kNeeds = std::to_array<Need>({
     {"zero_optimization.offload_param.nvme_path", keeps_weights_in_memory, kNoWeightsOnDisk},
     {"zero_optimization.offload_param.buffer_count", keeps_weights_in_memory, kNoWeightsOnDisk},
     {"zero_optimization.offload_param.max_in_cpu", keeps_weights_in_memory, kNoWeightsOnDisk},
+    {"activation_checkpointing.offload.nvme_path",
+     keeps_activations_in_memory,
+     kNoActivationsOnDisk},
+    {"activation_checkpointing.offload.buffer_count",
+     keeps_activations_in_memory,
+     kNoActivationsOnDisk},
     {"aio.block_size", uses_no_disk, kNeitherOnDisk},
     {"aio.queue_depth", uses_no_disk, kNeitherOnDisk},
     {"aio.intra_op_parallelism", uses_no_disk, kNeitherOnDisk},

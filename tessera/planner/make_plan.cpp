@@ -339,6 +339,8 @@ class Planner {
     layout_.sparse_rows = config.sparse_gradients;
     layout_.offload = complete_offload(config_.zero_optimization);
     layout_.weight_offload = complete_weight_offload(config_.zero_optimization);
+    layout_.activation_offload = complete_activation_offload(config_.activation_checkpointing);
+    layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;
   }

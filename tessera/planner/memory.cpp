@@ -67,11 +67,13 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   MemoryEstimate out;
   out.parameters = weights.resting + weights.gathered;
   out.optimizer = states.memory;
-  out.disk = states.disk + weights.disk;
+  out.disk = states.disk + weights.disk + activations.disk;
   out.gradients = gradients.total();
   out.activations = std::max(activations.training, resting);
   out.unknown = std::move(activations.unknown);
-  if (gradients.reuse_activations && out.unknown.empty()) {
+  // Activations on a disk leave no memory that gradients could reuse.
+  const bool reuse = gradients.reuse_activations && !plan.layout().activation_offload;
+  if (reuse && out.unknown.empty()) {
     // The backward pass begins with all activations and the head's gradient, and ends with all
     // gradients and one block's activations.
     const std::int64_t sums = gradients.sums;
@@ -115,17 +117,22 @@ MemoryEstimate estimate_memory(const Plan& plan) {
 
 OffloadBytes offload_bytes(const Plan& plan) {
   OffloadBytes most;
-  if (!plan.layout().rests_on_disk()) return most;
+  if (!plan.layout().uses_disk()) return most;
+  if (plan.layout().activation_offload)
+    most.activations_folder = plan.layout().activation_offload->folder;
   if (plan.layout().offload) most.states_folder = plan.layout().offload->folder;
   if (plan.layout().weight_offload) most.weights_folder = plan.layout().weight_offload->folder;
   for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
     const parallel::PlannedStage planned = stage_of(plan, stage);
     const std::int64_t states = states_of(plan, planned).disk;
     const parallel::WeightBytes weights = weight_bytes_of(plan, planned);
+    Activations activations;
+    if (plan.layout().activation_offload) activations = predict_activations(plan, stage);
+    most.activations = std::max(most.activations, activations.disk);
     most.states = std::max(most.states, states);
     most.weights = std::max(most.weights, weights.disk);
-    most.read = std::max(most.read, states + weights.updated + weights.read);
-    most.written = std::max(most.written, states + weights.updated);
+    most.read = std::max(most.read, states + weights.updated + weights.read + activations.moved);
+    most.written = std::max(most.written, states + weights.updated + activations.moved);
   }
   return most;
 }

@@ -45,13 +45,14 @@ struct MemoryEstimate {
 };
 MemoryEstimate estimate_memory(const Plan& plan);
 
-/// Bytes of a rank that rest on a disk, on the stage that needs most: masters and states, and
-/// working weights.
+/// Bytes of a rank that rest on a disk, on the stage that needs most: masters and states, working
+/// weights, and activations.
 struct OffloadBytes {
-  std::int64_t states = 0, weights = 0;
-  std::int64_t read = 0, written = 0;         ///< in a step
-  std::string states_folder, weights_folder;  ///< empty: they do not rest on a disk
-  [[nodiscard]] std::int64_t total() const { return states + weights; }
+  std::int64_t states = 0, weights = 0, activations = 0;
+  std::int64_t read = 0, written = 0;  ///< in a step
+  /// Empty: they do not rest on a disk.
+  std::string states_folder, weights_folder, activations_folder;
+  [[nodiscard]] std::int64_t total() const { return states + weights + activations; }
 };
 OffloadBytes offload_bytes(const Plan& plan);
 /// Notes what stays in memory although its kind rests on a disk.
@@ -94,6 +95,9 @@ MemoryEstimate check_memory(const Plan& plan, std::uint64_t available);
 std::vector<bool> blocks_to_recompute(const Plan& plan,
                                       std::uint64_t available,
                                       std::vector<std::string>& notes);
+
+/// The highest ZeRO stage that the plan's optimizer allows.
+int highest_stage(const Plan& plan);
 
 /// The smallest changes that fit, at most three: "train_micro_batch_size_per_gpu 4", "model.preset
 /// nano", ...

@@ -18,6 +18,7 @@
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
+#include "tessera/planner/offload_ladder.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/run_plan.h"
 
@@ -160,8 +161,7 @@ class Search {
 
   void higher_stage() {
     parallel::Layout layout = plan_.layout();
-    const optim::ExchangeNeeds needs = optim::exchange_needs(plan_.recipe().optimizer);
-    const int most = needs.local_weights ? 0 : needs.compressed ? 1 : 3;
+    const int most = highest_stage(plan_);
     while (layout.data_ranks > 1 && layout.zero_stage < most) {
       ++layout.zero_stage;
       if (offer(layout, fmt::format("zero_optimization.stage {}", layout.zero_stage))) return;
@@ -184,7 +184,22 @@ class Search {
   std::vector<std::string> found_;
 };
 
+// The folder on a disk that is proposed: one that the plan names, or that of the run.
+std::string folder_on_disk(const Plan& plan) {
+  const OffloadBytes disk = offload_bytes(plan);
+  for (const std::string& folder :
+       {disk.states_folder, disk.weights_folder, disk.activations_folder}) {
+    if (!folder.empty()) return folder;
+  }
+  return ".";
+}
+
 }  // namespace
+
+int highest_stage(const Plan& plan) {
+  const optim::ExchangeNeeds needs = optim::exchange_needs(plan.recipe().optimizer);
+  return needs.local_weights ? 0 : needs.compressed ? 1 : 3;
+}
 
 Saving saving_as_memory_allows(const Plan& plan,
                                const MemoryEstimate& need,
@@ -236,6 +251,13 @@ MemoryEstimate check_memory(const Plan& plan, std::uint64_t available) {
   const int ranks = plan.ranks();
   if (fits(need, ranks, available)) return need;
   const std::vector<std::string> changes = changes_that_fit(plan, available);
+  std::vector<std::string> rungs;
+  for (const OffloadRung& rung : offload_ladder(plan, available, folder_on_disk(plan)))
+    rungs.push_back((rung.fits ? "and fits: " : "") + rung.text());
+  const std::string ladder =
+      rungs.empty() ? "" : "without a change of the results: " + text::join(rungs, "; then ");
+  const std::string one =
+      changes.empty() ? "" : "one of these fits: " + text::join(changes, "; or ");
   throw Error(
       Error::Kind::Memory,
       fmt::format(
@@ -247,8 +269,8 @@ MemoryEstimate check_memory(const Plan& plan, std::uint64_t available) {
           100 * kUsableMemory,
           text::bytes(available),
           need.text()),
-      changes.empty() ? "use a machine with more memory"
-                      : "one of these fits: " + text::join(changes, "; or "));
+      one.empty() && ladder.empty() ? "use a machine with more memory"
+                                    : one + (one.empty() || ladder.empty() ? "" : "; ") + ladder);
 }
 
 }  // namespace tessera::planner

@@ -2,6 +2,7 @@
 #include "tessera/planner/offload.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
@@ -15,6 +16,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/memory/tiers/tier.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::planner {
@@ -26,6 +28,7 @@ struct Resting {
   const char* what;
   std::string folder;
   std::int64_t bytes = 0;  // of a rank
+  bool saved = true;       // checkpoints contain it
 };
 
 std::vector<Resting> resting(const Plan& plan) {
@@ -43,6 +46,13 @@ std::vector<Resting> resting(const Plan& plan) {
                    bytes.weights_folder,
                    bytes.weights});
   }
+  if (!bytes.activations_folder.empty()) {
+    out.push_back({"activation_checkpointing.offload.nvme_path",
+                   "activations",
+                   bytes.activations_folder,
+                   bytes.activations,
+                   /*saved=*/false});
+  }
   return out;
 }
 
@@ -52,19 +62,41 @@ std::uint64_t disk_of(const std::string& folder) {
   return ::stat(folder.c_str(), &status) == 0 ? status.st_dev : 0;
 }
 
+// The type of the file system of a folder, as in linux/magic.h; 0 if it is not known.
+long type_of(const std::string& folder) {
+  struct statfs status {};
+  return ::statfs(folder.c_str(), &status) == 0 ? static_cast<long>(status.f_type) : 0;
+}
+
+// True if the hosts of a job may share the folder: NFS, SMB, CIFS, Lustre, Ceph, GPFS, BeeGFS.
+bool is_shared(const std::string& folder) {
+  constexpr auto kNetwork = std::to_array<long>(
+      {0x6969, 0x517B, 0xFE534D42, 0xFF534D42, 0x0BD00BD0, 0x00C36400, 0x47504653, 0x19830326});
+  const long type = type_of(folder) & 0xFFFFFFFFL;
+  return std::ranges::find(kNetwork, type) != kNetwork.end();
+}
+
 }  // namespace
 
 void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
-  for (const auto& [key, what, folder, bytes] : resting(plan)) {
+  for (const auto& [key, what, folder, bytes, saved] : resting(plan)) {
     std::error_code ignored;
     TESSERA_REQUIRE(std::filesystem::is_directory(folder, ignored) &&
                         ::access(folder.c_str(), W_OK | X_OK) == 0,
                     Io,
                     fmt::format("{}: {} is not a folder in which files can be made", key, folder),
                     "create the folder on each host, or name another one");
+    // Permissions do not say whether the file system has files that a tier can use.
+    (void)memory::tiers().get("disk")({.folder = folder, .transfers = 1})->open(key, 1 << 20);
+    if (is_shared(folder)) {
+      notes.push_back(fmt::format(
+          "{}: {} is on another machine, and all bytes of a step go over the network; a "
+          "disk of each host is faster",
+          key,
+          folder));
+    }
     constexpr long kInMemory = 0x01021994;  // TMPFS_MAGIC
-    struct statfs status {};
-    if (::statfs(folder.c_str(), &status) == 0 && status.f_type == kInMemory) {
+    if (type_of(folder) == kInMemory) {
       notes.push_back(
           fmt::format("{}: {} is in memory (tmpfs), so that nothing is gained there; a folder on a "
                       "disk saves memory",
@@ -80,25 +112,29 @@ void check_offload_space(const Plan& plan, int ranks) {
   const bool twice = copies_while_training(plan);
   for (const Resting& one : all) {
     std::int64_t bytes = 0;
+    bool copied = false;
     std::vector<std::string> what;
     for (const Resting& other : all) {
       if (disk_of(other.folder) != disk_of(one.folder)) continue;
-      bytes += other.bytes;
+      bytes += other.bytes * (other.saved && twice ? 2 : 1);
+      copied = copied || (other.saved && twice);
       what.emplace_back(other.what);
     }
-    const auto need = static_cast<std::uint64_t>(bytes * ranks * (twice ? 2 : 1));
+    const auto need =
+        static_cast<std::uint64_t>(bytes * (is_shared(one.folder) ? plan.ranks() : ranks));
     const std::uint64_t free = files::free_bytes(one.folder);
-    TESSERA_REQUIRE(need <= free,
-                    Io,
-                    fmt::format("{}: {} has {} free, and {} need {}{}",
-                                one.key,
-                                one.folder,
-                                text::bytes(free),
-                                text::join(what, " and "),
-                                text::bytes(need),
-                                twice ? ", of which half while a checkpoint is written" : ""),
-                    fmt::format("free space there, name a folder on another disk{}",
-                                twice ? ", or set checkpoint.async to false" : ""));
+    TESSERA_REQUIRE(
+        need <= free,
+        Io,
+        fmt::format("{}: {} has {} free, and {} need {}{}",
+                    one.key,
+                    one.folder,
+                    text::bytes(free),
+                    text::join(what, " and "),
+                    text::bytes(need),
+                    copied ? ", of which up to half while a checkpoint is written" : ""),
+        fmt::format("free space there, name a folder on another disk{}",
+                    copied ? ", or set checkpoint.async to false" : ""));
   }
 }
 

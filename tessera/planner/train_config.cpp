@@ -127,10 +127,11 @@ void TrainConfig::describe(config::Fields& f) {
   f.section("data_types", data_types, "Dtypes of buffers.");
   f.section(
       "zero_optimization", zero_optimization, "ZeRO: what is sharded over data-parallel ranks.");
-  f.section("aio",
-            aio,
-            "How the disks of offload_optimizer and offload_param are read and written; \"tessera "
-            "bench io\" measures which values are fast.");
+  f.section(
+      "aio",
+      aio,
+      "How the disks of offload_optimizer, offload_param and activation_checkpointing.offload "
+      "are read and written; \"tessera bench io\" measures which values are fast.");
   f.section("parallel", parallel, "Model parallelism; the remaining ranks are data-parallel.");
   f.section("activation_checkpointing",
             activation_checkpointing,

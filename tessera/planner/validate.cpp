@@ -21,7 +21,6 @@
 #include "tessera/optim/make_schedule.h"
 #include "tessera/parallel/param_groups.h"
 #include "tessera/parallel/rank_product.h"
-#include "tessera/parallel/shard_store.h"
 #include "tessera/planner/idle_keys.h"
 
 namespace tessera::planner {
@@ -124,57 +123,6 @@ void check_feedback(const TrainConfig& config,
   }
 }
 
-// Masters and states on a disk.
-void check_offload(const TrainConfig& config,
-                   config::Problems& problems,
-                   const config::Origins& origins) {
-  const parallel::OffloadKeys& offload = config.zero_optimization.offload_optimizer;
-  if (!offload.to_disk()) return;
-  const char* const device = "zero_optimization.offload_optimizer.device";
-  const auto add = [&](const char* key, std::string what, std::string fix) {
-    problems.add(origins.place(key), key, std::move(what), std::move(fix));
-  };
-  if (offload.nvme_path.empty()) {
-    add("zero_optimization.offload_optimizer.nvme_path",
-        "is missing, and offload_optimizer.device is \"nvme\"",
-        "set it to a folder on a disk");
-  }
-  if (optim::exchange_needs(config.optimizer).compressed) {
-    add(device,
-        fmt::format("\"nvme\" does not go with {}, whose states stay in memory",
-                    config.optimizer.type),
-        "set it to \"none\", or use AdamW");
-  }
-}
-
-// Working weights on a disk.
-void check_weight_offload(const TrainConfig& config,
-                          config::Problems& problems,
-                          const config::Origins& origins) {
-  const parallel::ZeroOptions& zero = config.zero_optimization;
-  if (!zero.offload_param.to_disk()) return;
-  const auto add = [&](const char* key, std::string what, std::string fix) {
-    problems.add(origins.place(key), key, std::move(what), std::move(fix));
-  };
-  if (zero.offload_param.nvme_path.empty()) {
-    add("zero_optimization.offload_param.nvme_path",
-        "is missing, and offload_param.device is \"nvme\"",
-        "set it to a folder on a disk");
-  }
-  const char* const device = "zero_optimization.offload_param.device";
-  const char* const exact =
-      "\"nvme\" does not go with {}: what rests on the disk is a rank's own "
-      "part, which is sent to all ranks as it is";
-  for (const auto& [key, on] :
-       {std::pair("zero_quantized_weights", zero.zero_quantized_weights.value_or(false)),
-        std::pair("zero_quantized_nontrainable_weights",
-                  zero.zero_quantized_nontrainable_weights.value_or(false)),
-        std::pair("zero_hpz_partition_size", zero.zero_hpz_partition_size.value_or(1) > 1),
-        std::pair("mics_shard_size", zero.mics_shard_size.value_or(-1) > 0)}) {
-    if (on) add(device, fmt::format(fmt::runtime(exact), key), fmt::format("remove {}", key));
-  }
-}
-
 /// Refuses features that are built for memory of the host only.
 void check_device(const TrainConfig& config,
                   config::Problems& problems,
@@ -203,15 +151,7 @@ void check_device(const TrainConfig& config,
     add("communication_data_type",
         on + ": gradients that travel in eight bits",
         "set it to \"bf16\"");
-  using parallel::OffloadDevice;
-  if (zero.offload_optimizer.device.value_or(OffloadDevice::None) != OffloadDevice::None)
-    add("zero_optimization.offload_optimizer.device",
-        on + ": masters and states outside of its memory",
-        "set it to \"none\", and zero_optimization.stage to 1 or more");
-  if (zero.offload_param.device.value_or(OffloadDevice::None) != OffloadDevice::None)
-    add("zero_optimization.offload_param.device",
-        on + ": weights outside of its memory",
-        "set it to \"none\"");
+  check_offload_on_device(config, on, problems, origins);
 }
 
 void check_exchange(const TrainConfig& config,
@@ -256,26 +196,6 @@ void check_exchange(const TrainConfig& config,
 }
 
 }  // namespace
-
-std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& options) {
-  parallel::OffloadKeys& keys = options.offload_optimizer;
-  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  parallel::StateOffload out{
-      .folder = keys.nvme_path, .buffers = keys.buffers(), .share = keys.ratio.value_or(1)};
-  out.unit_elements = std::max(options.sub_group_size.value_or(out.unit_elements), kChunk);
-  return out;
-}
-
-std::optional<parallel::WeightOffload> complete_weight_offload(parallel::ZeroOptions& options) {
-  parallel::ParamOffloadKeys& keys = options.offload_param;
-  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  parallel::WeightOffload out{.folder = keys.nvme_path};
-  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
-  out.in_memory = keys.max_in_cpu.value_or(0);
-  return out;
-}
 
 std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options) {
   parallel::FeedbackKeys& keys = options.zeropp_loco_param;
@@ -469,7 +389,6 @@ void check_config(const TrainConfig& config,
   check_exchange(config, problems, origins);
   check_feedback(config, problems, origins);
   check_offload(config, problems, origins);
-  check_weight_offload(config, problems, origins);
   check_device(config, problems, origins);
 }
 
@@ -510,24 +429,8 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
                     "between exchanges, so that there is nothing to shard",
                     config.optimizer.type));
   }
-  if (zero.offload_optimizer.device == parallel::OffloadDevice::Cpu &&
-      memory::device_kind(config.run.device) == DeviceKind::Cpu) {
-    out.emplace_back(
-        "zero_optimization.offload_optimizer.device \"cpu\" has no effect here: ranks compute on "
-        "the CPU, so the data is already in host memory; \"nvme\" needs less of it");
-  }
-  if (zero.offload_param.device == parallel::OffloadDevice::Cpu) {
-    out.emplace_back(
-        "zero_optimization.offload_param.device \"cpu\" has no effect here: ranks compute on the "
-        "CPU, so the weights are already in host memory; \"nvme\" needs less of it");
-  }
-  if (zero.offload_optimizer.to_disk() && zero.sub_group_size.value_or(kChunk) < kChunk) {
-    out.push_back(
-        fmt::format("zero_optimization.sub_group_size {} runs as {}, the smallest group "
-                    "of elements whose squares are summed together",
-                    *zero.sub_group_size,
-                    kChunk));
-  }
+  for (std::string& note : offload_notes(config))
+    out.push_back(std::move(note));
   for (std::string& note : optim::optimizer_notes(config.optimizer))
     out.push_back(std::move(note));
   for (std::string& note : optim::schedule_notes(config.scheduler, config.optimizer))

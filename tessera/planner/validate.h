@@ -16,6 +16,7 @@
 
 namespace tessera::parallel {
 struct Layout;
+struct ActivationOffload;
 struct StateOffload;
 struct WeightOffload;
 }  // namespace tessera::parallel
@@ -47,6 +48,20 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
 std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& options);
 /// The same for the working weights.
 std::optional<parallel::WeightOffload> complete_weight_offload(parallel::ZeroOptions& options);
+/// The same for the inputs of recomputed blocks.
+std::optional<parallel::ActivationOffload> complete_activation_offload(
+    parallel::RecomputeOptions& options);
+/// The rules about what rests on a disk.
+void check_offload(const TrainConfig& config,
+                   config::Problems& problems,
+                   const config::Origins& origins);
+/// Refuses offload from a device; `on` says that and where it is not built.
+void check_offload_on_device(const TrainConfig& config,
+                             const std::string& on,
+                             config::Problems& problems,
+                             const config::Origins& origins);
+/// Notes about keys of offload that have no effect.
+std::vector<std::string> offload_notes(const TrainConfig& config);
 
 /// Completes the keys of error feedback and returns it; nothing if none of them is given.
 std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options);

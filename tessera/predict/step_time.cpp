@@ -196,11 +196,28 @@ class Prediction {
                                                : block.inputs) += pass.seconds();
       }
       add_transfers(b, block);
+      // The input of a block is written beside its forward pass, and read beside the backward pass
+      // of the block after it.
+      if (const double stored = stored_bytes(b); stored > 0) {
+        block.forward = std::max(block.forward, disk().second.seconds(stored));
+        block.inputs = std::max(block.inputs, disk().first.seconds(stored));
+      }
     }
     for (int stage = 0; stage < layout_.stages.stages; ++stage)
       out.update.push_back(update_of(stage));
     if (layout_.stages.stages > 1) price_messages(out);
     return out;
+  }
+
+  // Bytes of a block's input that rest on a disk.
+  double stored_bytes(std::size_t b) {
+    if (!layout_.activation_offload || !layout_.recompute.blocks.at(b)) return 0;
+    const auto& blocks = plan_.model().probes.cache().training(
+        {plan_.model().resolved.model, layout_, plan_.model().rules, plan_.data().sample},
+        /*recompute=*/true,
+        splits());
+    return static_cast<double>(
+        std::accumulate(blocks[b].stored.begin(), blocks[b].stored.end(), std::int64_t{0}));
   }
 
   // The transfers of a block's weights and gradients.
@@ -252,7 +269,9 @@ class Prediction {
                     Config,
                     fmt::format("{}: tiers.disk: the rates are missing, and {} rest on a disk",
                                 machine_.name,
-                                layout_.offload ? "masters and states" : "weights"),
+                                layout_.offload          ? "masters and states"
+                                : layout_.weight_offload ? "weights"
+                                                         : "activations"),
                     "tessera bench io DIR measures them; add tiers.disk with read and write to the "
                     "machine's file");
     return tier->second;

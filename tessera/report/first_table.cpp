@@ -9,6 +9,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/data/sample_order.h"
+#include "tessera/memory/tiers/measure.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/data_plan.h"
@@ -352,6 +353,19 @@ std::string offload_line(const planner::Plan& plan,
                      buffers == 1 ? "" : "s");
 }
 
+// The seconds of a step that the disk alone needs, as it was measured last.
+std::string disk_seconds(const planner::Plan& plan, const planner::OffloadBytes& disk) {
+  std::string folder = disk.states_folder;
+  if (folder.empty()) folder = disk.weights_folder;
+  if (folder.empty()) folder = disk.activations_folder;
+  const std::optional<memory::TierSpeed> speed = memory::remembered_speed(folder);
+  if (!speed) return "tessera bench io measures the disk";
+  const std::int64_t most = std::max(disk.read, disk.written) * plan.ranks();
+  return fmt::format("the disk alone needs {:.2g} s, at {:.2f} GB/s (tessera bench io)",
+                     speed->update_s(most),
+                     speed->read_beside_write / 1e9);
+}
+
 std::vector<std::string> offload_lines(const planner::Plan& plan) {
   std::vector<std::string> out;
   const planner::OffloadBytes disk = planner::offload_bytes(plan);
@@ -365,12 +379,16 @@ std::vector<std::string> offload_lines(const planner::Plan& plan) {
     out.push_back(
         offload_line(plan, "weights", offload.folder, disk.weights, offload.buffers, "part"));
   }
+  if (disk.activations > 0) {
+    const parallel::ActivationOffload& offload = *plan.layout().activation_offload;
+    out.push_back(offload_line(
+        plan, "activations", offload.folder, disk.activations, offload.buffers, "tensor"));
+  }
   if (disk.total() > 0) {
-    out.push_back(
-        fmt::format("a step reads {} and writes {} on each rank; tessera bench io "
-                    "measures the disk",
-                    bytes(disk.read),
-                    bytes(disk.written)));
+    out.push_back(fmt::format("a step reads {} and writes {} on each rank; {}",
+                              bytes(disk.read),
+                              bytes(disk.written),
+                              disk_seconds(plan, disk)));
   }
   return out;
 }

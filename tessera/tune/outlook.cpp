@@ -182,6 +182,11 @@ Outlook outlook_of(const planner::Plan& plan,
   if (!out.fits) {
     out.smaller = planner::changes_that_fit(
         plan, static_cast<std::uint64_t>(machine.memory_bytes * plan.ranks()));
+    out.ladder = planner::offload_ladder(
+        plan, static_cast<std::uint64_t>(machine.memory_bytes * plan.ranks()), "/mnt/nvme");
+    // A machine without a disk in its file has none that is known.
+    if (!machine.rates.tiers.contains("disk"))
+      std::erase_if(out.ladder, [](const auto& rung) { return rung.disk.total() > 0; });
   }
   return out;
 }
@@ -214,6 +219,8 @@ std::vector<std::string> outlook_lines(const Outlook& outlook,
                    in_bytes(machine.memory_bytes),
                    outlook.fits ? "" : ", which does not fit",
                    outlook.memory.text()));
+  for (const planner::OffloadRung& rung : outlook.ladder)
+    line("", (rung.fits ? "then fits with: " : "not yet with: ") + rung.text());
   for (const std::string& change : outlook.smaller)
     line("", "fits with: " + change);
   line("step",

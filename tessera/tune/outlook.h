@@ -8,6 +8,7 @@
 
 #include "tessera/config/json.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/offload_ladder.h"
 #include "tessera/planner/plan.h"
 #include "tessera/predict/described_machine.h"
 #include "tessera/predict/step_time.h"
@@ -20,7 +21,8 @@ struct Outlook {
   bool fits = false;
   /// Of the tokens that are asked for, or of trainer.max_steps; nothing if neither is known.
   std::optional<predict::Bill> bill;
-  std::vector<std::string> smaller;  ///< changes with which it fits, if it does not
+  std::vector<planner::OffloadRung> ladder;  ///< the smallest offload with which it fits, likewise
+  std::vector<std::string> smaller;          ///< changes with which it fits, if it does not
 };
 
 /// Throws the errors of predict_step(). Starts nothing.

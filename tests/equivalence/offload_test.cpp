@@ -10,6 +10,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::test {
@@ -148,6 +149,79 @@ TEST(WeightOffload, OfAnAdaptersFrozenBaseChangesNoBit) {
 
   expect_same_bits(memory.train(layout, kSteps),
                    with_weights_on(memory, disk, "2").train(layout, kSteps));
+}
+
+/// A training whose activations rest on a disk, or are divided over tensor-parallel ranks.
+struct Activations {
+  const char* name;
+  Layout layout;
+  const char* buffers;  ///< nullptr: they stay in memory
+  bool divided = false;
+  std::vector<std::pair<const char*, const char*>> keys = {};
+};
+
+TEST(ActivationOffload, ToADiskOrDividedOverRanksChangesNoBit) {
+  const files::TempDir disk;
+  const Layout alone{.ranks = 1, .accumulation = 2, .stage = 0};
+  const Layout shards{.ranks = 2, .accumulation = 1, .stage = 3};
+  const Layout stages{
+      .ranks = 2, .accumulation = 4, .stage = 1, .pipeline = R"({"size": 2, "schedule": "1f1b"})"};
+  const Layout split{.ranks = 2, .accumulation = 1, .stage = 0, .tensor = 2};
+  const std::vector<Activations> all = {
+      {"fp32 with one buffer", alone, "1"},
+      {"with dropout", alone, "2", false, {{"model.dropout", "0.1"}}},
+      {"bf16", shards, "3", false, {{"bf16.enabled", "true"}}},
+      {"a pipeline", stages, "2"},
+      {"tensor-parallel ranks", split, "2"},
+      {"divided in memory", split, nullptr, true},
+      {"divided on the disk", split, "2", true, {{"bf16.enabled", "true"}}},
+  };
+  for (const Activations& row : all) {
+    SCOPED_TRACE(row.name);
+    TinyRun memory = sharded_run();
+    memory.set("activation_checkpointing.granularity", "\"full\"");
+    for (const auto& [key, value] : row.keys)
+      memory.set(key, value);
+    TinyRun away = memory;
+    if (row.divided) away.set("activation_checkpointing.partition_activations", "true");
+    if (row.buffers != nullptr) {
+      away.set("activation_checkpointing.offload.device", "\"nvme\"")
+          .set("activation_checkpointing.offload.nvme_path", "\"" + disk.path().string() + "\"")
+          .set("activation_checkpointing.offload.buffer_count", row.buffers)
+          .set("aio.block_size", "4096");
+      ASSERT_GT(planner::offload_bytes(away.plan(row.layout)).activations, 0);
+    }
+    ASSERT_EQ(away.plan(row.layout).layout().divides_activations(), row.divided);
+
+    expect_same_bits(memory.train(row.layout, kSteps), away.train(row.layout, kSteps));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(disk.path())) << "a file remains on the disk";
+}
+
+// Everything that can rest on the disk does, and the run goes on in memory, and the other way
+// round.
+TEST(Offload, OfStatesWeightsAndActivationsTogetherResumesInEitherDirection) {
+  const files::TempDir disk;
+  const TinyRun memory = sharded_run()
+                             .set("bf16.enabled", "true")
+                             .set("activation_checkpointing.granularity", "\"full\"");
+  TinyRun away = with_weights_on(offloaded(memory, disk, "3"), disk, "3");
+  away.set("activation_checkpointing.offload",
+           R"({"device": "nvme", "nvme_path": ")" + disk.path().string() + "\"}");
+  const Layout layout{.ranks = 2, .accumulation = 2, .stage = 3};
+  const Trace whole = memory.train(layout, kSteps);
+
+  expect_same_bits(whole, away.train(layout, kSteps));
+  const TinyRun* const in_memory = &memory;
+  const TinyRun* const on_disk = &away;
+  for (const auto& [first, second] :
+       {std::pair(in_memory, on_disk), std::pair(on_disk, in_memory)}) {
+    const files::TempDir saved;
+    (void)first->train(layout, 2, saved.path());
+    const Trace rest = second->train(layout, kSteps, {}, *checkpoint::newest(saved.path()));
+    EXPECT_EQ(rest.digest, whole.digest);
+    EXPECT_EQ(rest.eval_losses, whole.eval_losses);
+  }
 }
 
 }  // namespace

@@ -71,6 +71,63 @@ TEST(ColossalToOurs, ZeroIsStageThreeIn16Bits) {
   EXPECT_THAT(out.notes, ElementsAre(HasSubstr("zero.model_config.reuse_fp16_shard")));
 }
 
+struct PlacementRow {
+  const char* keys;
+  const char* zero;  ///< the members of zero_optimization
+  const char* note;  ///< nullptr: none
+};
+
+TEST(ColossalToOurs, PlacesParametersAndStatesAsGeminiAndItsOptimizersDo) {
+  for (const auto& [keys, zero, note] : {
+           PlacementRow{R"("zero": {"model_config": {"tensor_placement_policy": "cuda"}})",
+                        R"({"stage": 3})",
+                        nullptr},
+           PlacementRow{R"("zero": {"model_config": {"tensor_placement_policy": "auto"}})",
+                        R"({"stage": 3})",
+                        "\"auto\": ranks compute on the CPU"},
+           PlacementRow{R"("zero": {}, "gemini": {"placement_policy": "static",
+                           "offload_optim_frac": 1.0, "offload_param_frac": 0.0})",
+                        R"({"stage": 3, "offload_optimizer": {"device": "cpu"}})",
+                        nullptr},
+           PlacementRow{R"("zero": {}, "gemini": {"placement_policy": "static",
+                           "offload_optim_frac": 0.5, "offload_param_frac": 0.5,
+                           "shard_param_frac": 0.5})",
+                        R"({"stage": 3, "offload_param": {"device": "cpu"},
+                            "offload_optimizer": {"device": "cpu"}})",
+                        "shard_param_frac has no effect"},
+           PlacementRow{R"("zero": {}, "gemini": {"placement_policy": "gpu"})",
+                        R"({"stage": 3})",
+                        "is no placement"},
+           PlacementRow{R"("optimizer": {"type": "HybridAdam", "nvme_offload_fraction": 1.0,
+                           "nvme_offload_dir": "/mnt/a"})",
+                        R"({"stage": 3, "offload_optimizer": {"device": "nvme",
+                            "nvme_path": "/mnt/a"}})",
+                        nullptr},
+           PlacementRow{R"("zero": {"model_config": {"tensor_placement_policy": "cpu"},
+                           "optimizer_config": {"nvme_offload_fraction": 0.5,
+                                                "nvme_offload_dir": "/mnt/a"}})",
+                        R"({"stage": 3, "offload_param": {"device": "cpu"},
+                            "offload_optimizer": {"device": "nvme", "nvme_path": "/mnt/a",
+                                                  "ratio": 0.5}})",
+                        nullptr},
+           PlacementRow{R"("optimizer": {"type": "CPUAdam", "nvme_offload_fraction": 0.0,
+                           "nvme_offload_dir": "/mnt/a"})",
+                        "null",
+                        "nvme_offload_dir has no effect"},
+       }) {
+    SCOPED_TRACE(keys);
+    const Converted out = convert_config(json_of(std::string(R"({"BATCH_SIZE": 8, )") + keys + "}"),
+                                         Dialect::Tessera);
+    const json::Value* const found = out.value.find("zero_optimization");
+    EXPECT_EQ(found == nullptr ? json::Value() : *found, json_of(zero));
+    if (note == nullptr) {
+      EXPECT_THAT(out.notes, testing::IsEmpty());
+    } else {
+      EXPECT_THAT(out.notes, ElementsAre(HasSubstr(note)));
+    }
+  }
+}
+
 TEST(ColossalToOurs, NamesAShardStrategyAsWithoutACounterpart) {
   const json::Value python = parse_python(
       "from colossalai.zero.shard_utils import TensorShardStrategy\nBATCH_SIZE = 8\n"

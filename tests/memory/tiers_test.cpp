@@ -4,8 +4,10 @@
 // theirs.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <system_error>
@@ -15,11 +17,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/memory/pages.h"
+#include "tessera/memory/tiers/measure.h"
 #include "tessera/memory/tiers/tier.h"
 
 namespace tessera::memory {
@@ -65,6 +70,96 @@ TEST_P(Tiers, BeginWithZeros) {
   file_->wait(file_->read(0, memory.bytes()));
 
   EXPECT_EQ(std::ranges::count(memory.bytes(), std::byte{0}), kBlocks * kBlock);
+}
+
+/// Number of pages of open files without a name in `dir` that the page cache holds; nothing if
+/// there is no such file.
+std::optional<std::size_t> cached_pages(const fs::path& dir) {
+  std::optional<std::size_t> out;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    const std::string target = fs::read_symlink(entry.path(), ignored).string();
+    if (!target.starts_with(dir.string() + "/")) continue;
+    const int fd = std::stoi(entry.path().filename().string());
+    struct stat status {};
+    if (::fstat(fd, &status) != 0 || status.st_size == 0) continue;
+    const auto size = static_cast<std::size_t>(status.st_size);
+    void* const map = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) continue;
+    std::vector<unsigned char> pages(size / kPageBytes);
+    EXPECT_EQ(::mincore(map, size, pages.data()), 0);
+    ::munmap(map, size);
+    out = out.value_or(0) + static_cast<std::size_t>(std::ranges::count_if(
+                                pages, [](unsigned char page) { return (page & 1U) != 0; }));
+  }
+  return out;
+}
+
+// Where the file system has direct access, as ext4, xfs and btrfs do; tmpfs is the page cache.
+TEST(DiskTiers, LeaveNothingInThePageCache) {
+  const files::TempDir dir;
+  const int direct = ::open(dir.path().c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+  if (direct < 0) GTEST_SKIP() << "this file system has no direct access";
+  ::close(direct);
+  const auto tier = tiers().get("disk")({.folder = dir.path().string(), .block_bytes = kBlock});
+  const auto file = tier->open("states", 64 * kBlock);
+  StagingMemory memory(64 * kBlock);
+  std::ranges::fill(memory.bytes(), std::byte{7});
+
+  file->wait(file->write(0, memory.bytes()));
+  file->wait(file->read(0, memory.bytes()));
+
+  const std::optional<std::size_t> pages = cached_pages(dir.path());
+  ASSERT_TRUE(pages.has_value()) << "the file of the tier was not found";
+  EXPECT_EQ(*pages, 0U);
+}
+
+// The suite above uses io_uring where the build and the kernel have it.
+TEST(DiskTiers, ReadWithThreadsWhatTheyWrote) {
+  const files::TempDir dir;
+  ::setenv("TESSERA_DISK_IO", "threads", 1);
+  const auto tier =
+      tiers().get("disk")({.folder = dir.path().string(), .block_bytes = kBlock, .transfers = 3});
+  ::unsetenv("TESSERA_DISK_IO");
+  const auto file = tier->open("states", kBlocks * kBlock);
+  StagingMemory written(kBlocks * kBlock), read(kBlocks * kBlock);
+  std::mt19937 random(3);
+  for (std::byte& byte : written.bytes())
+    byte = static_cast<std::byte>(random());
+
+  file->write(0, written.bytes());
+  file->wait(file->read(0, read.bytes()));
+
+  EXPECT_TRUE(std::ranges::equal(written.bytes(), read.bytes()));
+}
+
+TEST(DiskSpeeds, AreRememberedForTheFoldersOfADisk) {
+  const files::TempDir dir, cache;
+  const char* const before = std::getenv("TESSERA_CACHE");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("TESSERA_CACHE", cache.path().c_str(), 1);
+  const std::string folder = dir.path().string();
+
+  EXPECT_FALSE(remembered_speed(folder).has_value());
+  remember_speed({.options = {.folder = folder, .block_bytes = 8192, .transfers = 3},
+                  .write = 2e9,
+                  .read = 1.5e9,
+                  .read_beside_write = 1e9});
+  const auto speed = remembered_speed(folder + "/not/yet/there");
+  ASSERT_TRUE(speed.has_value());
+  EXPECT_EQ(speed->options.block_bytes, 8192);
+  EXPECT_EQ(speed->options.transfers, 3);
+  EXPECT_EQ(speed->update_s(3'000'000'000), 3.0);
+  for (const auto& entry : fs::recursive_directory_iterator(cache.path())) {
+    if (entry.is_regular_file()) files::write_atomic(entry.path(), "8192 3 what");
+  }
+  EXPECT_FALSE(remembered_speed(folder).has_value()) << "a damaged entry";
+
+  if (before == nullptr) {
+    ::unsetenv("TESSERA_CACHE");
+  } else {
+    ::setenv("TESSERA_CACHE", kept.c_str(), 1);
+  }
 }
 
 TEST_P(Tiers, ReadWhatWasWrittenLastWhileTransfersAreUnderWay) {

@@ -13,6 +13,7 @@
 #include "tessera/planner/course.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/offload_ladder.h"
 #include "tessera/planner/place.h"
 #include "tessera/planner/plan.h"
 #include "tessera/report/first_table.h"
@@ -22,6 +23,7 @@ namespace {
 
 using testing::AllOf;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -129,6 +131,189 @@ TEST(MemoryEstimates, OfWeightsOnADiskCountWhatAStepMoves) {
             (kFirst + 3 * kLater + kAll) * kChunkBytes);
 }
 
+std::string activations_offloaded(const std::string& folder,
+                                  const std::string& more = "",
+                                  const std::string& recompute = R"("granularity": "full")") {
+  return fmt::format(R"("train_batch_size": 4, "bf16": {{"enabled": true}},
+      "activation_checkpointing": {{{}, "offload": {{"device": "nvme", "nvme_path": "{}"{}}}}},
+      "aio": {{"block_size": 4096}})",
+                     recompute,
+                     folder,
+                     more);
+}
+
+// Counted by hand: the inputs of 4 layers and of the last norm, if that is a block of its own, are
+// [4, 128, 128] in bf16; the last one is the objective's, which stays. Files have room for 8.
+TEST(MemoryEstimates, OfActivationsOnADiskAreBuffers) {
+  constexpr std::int64_t kFlow = 4 * 128 * kWidth * 2;
+  const auto plan = [](const std::string& members) { return offload_plan("nano", members); };
+  const Plan memory = plan(R"("train_batch_size": 4, "bf16": {"enabled": true},
+      "activation_checkpointing": {"granularity": "full"})");
+  const Plan disk = plan(activations_offloaded("/tmp"));
+  const OffloadBytes moved = offload_bytes(disk);
+
+  ASSERT_EQ(estimate_memory(disk).unknown, "");
+  EXPECT_EQ(moved.activations, 8 * kFlow);
+  EXPECT_EQ(moved.read, moved.written);
+  EXPECT_EQ(moved.written, 4 * kFlow);
+  EXPECT_EQ(estimate_memory(disk).disk, 8 * kFlow);
+  EXPECT_LT(estimate_memory(disk).activations, estimate_memory(memory).activations);
+  EXPECT_EQ(
+      estimate_memory(plan(activations_offloaded("/tmp", R"(, "buffer_count": 3)"))).activations,
+      estimate_memory(disk).activations + kFlow);
+}
+
+struct BadRow {
+  std::string members;
+  const char* key;
+  const char* what;
+};
+
+TEST(Offload, RefusesKeysThatContradictEachOther) {
+  const std::string batch = R"("train_batch_size": 4, )";
+  for (const auto& [members, key, what] : {
+           BadRow{activations_offloaded("/tmp", "", R"("granularity": "none")"),
+                  "activation_checkpointing.offload.device",
+                  "needs recomputation"},
+           BadRow{activations_offloaded("/tmp", "", R"("granularity": "full", "every_n": 2)"),
+                  "activation_checkpointing.offload.device",
+                  "needs recomputation"},
+           BadRow{batch + R"("activation_checkpointing": {"granularity": "full",
+                             "offload": {"device": "nvme"}})",
+                  "activation_checkpointing.offload.nvme_path",
+                  "is missing"},
+           BadRow{batch + R"("activation_checkpointing": {"partition_activations": true})",
+                  "activation_checkpointing.partition_activations",
+                  "needs recomputation"},
+           BadRow{batch + R"("activation_checkpointing": {"granularity": "full",
+                             "offload": {"device": "disk"}})",
+                  "activation_checkpointing.offload.device",
+                  "nvme"},
+           BadRow{batch + R"("activation_checkpointing": {"granularity": "full",
+                             "offload": {"device": "nvme", "nvme_path": "/tmp",
+                                         "buffer_count": 0}})",
+                  "activation_checkpointing.offload.buffer_count",
+                  "0"},
+           BadRow{batch + R"("zero_optimization": {"stage": 2, "offload_param": {"device": "nvme",
+                             "nvme_path": "/tmp"}})",
+                  "zero_optimization.offload_param.device",
+                  "stage is 2"},
+           BadRow{batch + R"("zero_optimization": {"stage": 0, "offload_optimizer":
+                             {"device": "nvme", "nvme_path": "/tmp"}})",
+                  "zero_optimization.offload_optimizer.device",
+                  "stage is 0"},
+           BadRow{batch + R"("zero_optimization": {"stage": 3, "offload_optimizer":
+                             {"device": "nvme", "nvme_path": "/tmp", "ratio": 1.5}})",
+                  "zero_optimization.offload_optimizer.ratio",
+                  "1.5"},
+           BadRow{batch + R"("zero_optimization": {"stage": 3, "offload_optimizer":
+                             {"device": "nvme", "nvme_path": "/tmp", "super_offload": true}})",
+                  "zero_optimization.offload_optimizer.super_offload",
+                  "undoes updates inexactly"},
+           BadRow{batch + R"("zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}})",
+                  "zero_optimization.zenflow",
+                  "changes the results"},
+       }) {
+    SCOPED_TRACE(members);
+    try {
+      (void)offload_plan("nano", members);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(exit_code(error.kind()), exit_code(Error::Kind::Config));
+      EXPECT_THAT(error.text(), AllOf(HasSubstr(key), HasSubstr(what), HasSubstr("c.json:")));
+    }
+  }
+}
+
+TEST(Offload, TellsKeysThatHaveNoEffectOnACpu) {
+  const auto notes = [](const std::string& keys) {
+    return offload_plan("nano",
+                        R"("train_batch_size": 4, "activation_checkpointing": {)" + keys + "}")
+        .notes();
+  };
+  const std::string full = R"("granularity": "full", )";
+
+  EXPECT_THAT(notes(full + R"("cpu_checkpointing": true)"),
+              Contains(AllOf(HasSubstr("cpu_checkpointing has no effect here"),
+                             HasSubstr("already in host memory"))));
+  EXPECT_THAT(notes(full + R"("offload": {"device": "cpu"})"),
+              Contains(HasSubstr("offload.device \"cpu\" has no effect here")));
+  EXPECT_THAT(notes(full + R"("partition_activations": true)"),
+              Contains(HasSubstr("parallel.tensor.size is 1")));
+  EXPECT_THAT(notes(full + R"("offload": {"nvme_path": "/tmp"})"),
+              Contains(HasSubstr("activation_checkpointing.offload.nvme_path has no effect")));
+}
+
+/// The keys of the rungs, and whether the last one fits.
+std::vector<std::string> rungs_of(const Plan& plan, std::uint64_t available, bool& fits) {
+  std::vector<std::string> out;
+  std::int64_t before = estimate_memory(plan).total();
+  fits = false;
+  for (const OffloadRung& rung : offload_ladder(plan, available, "/tmp")) {
+    EXPECT_FALSE(fits) << "a rung after the first that fits";
+    EXPECT_LE(rung.need.total(), before) << rung.keys;
+    before = rung.need.total();
+    fits = rung.fits;
+    out.push_back(rung.keys);
+  }
+  return out;
+}
+
+TEST(OffloadLadders, ProposeTheSmallestOffloadThatFits) {
+  const auto plan = [](int ranks) {
+    const std::string text = R"({"model": {"preset": "gpt2-medium"}, "train_batch_size": 4,
+        "tokenizer": {"type": "byte"}, "bf16": {"enabled": true},
+        "data": {"train": "a.txt", "sequence_length": 128}, "zero_optimization": {"stage": 0}})";
+    return make_plan(json::parse(text, "c.json"), ranks, "my.json");
+  };
+  constexpr std::uint64_t kTerabyte = 1'000'000'000'000;
+  bool fits = false;
+
+  EXPECT_THAT(rungs_of(plan(1), kTerabyte, fits),
+              ElementsAre(HasSubstr("activation_checkpointing.granularity full")));
+  EXPECT_TRUE(fits);
+  EXPECT_THAT(rungs_of(plan(1), 1, fits),
+              ElementsAre(HasSubstr("granularity full"),
+                          AllOf(HasSubstr("stage 1, "), HasSubstr("offload_optimizer")),
+                          AllOf(HasSubstr("stage 3, "), HasSubstr("offload_param"))));
+  EXPECT_FALSE(fits);
+  EXPECT_THAT(rungs_of(plan(4), 1, fits),
+              ElementsAre(HasSubstr("granularity full"),
+                          "zero_optimization.stage 1",
+                          "zero_optimization.stage 2",
+                          "zero_optimization.stage 3",
+                          HasSubstr("offload_optimizer"),
+                          HasSubstr("offload_param")));
+}
+
+// What is typed after the refusal is a plan that fits.
+TEST(OffloadLadders, AreInTheErrorOfAPlanThatDoesNotFit) {
+  const Plan plan = offload_plan("gpt2-small",
+                                 R"("train_batch_size": 1, "bf16": {"enabled": true},
+          "activation_checkpointing": {"granularity": "full"})");
+  const std::vector<OffloadRung> all = offload_ladder(plan, 1, "/tmp");
+  ASSERT_EQ(all.size(), 2U);
+  const auto enough =
+      static_cast<std::uint64_t>(static_cast<double>(all[0].need.total()) / kUsableMemory + 1024);
+
+  try {
+    (void)check_memory(plan, enough);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.fix(),
+                AllOf(HasSubstr("and fits: zero_optimization.stage 1, "),
+                      HasSubstr("offload_optimizer"),
+                      HasSubstr("on the disk"),
+                      HasSubstr("a step reads"),
+                      Not(HasSubstr("offload_param"))));
+  }
+  const Plan typed = offload_plan("gpt2-small",
+                                  R"("train_batch_size": 1, "bf16": {"enabled": true},
+          "activation_checkpointing": {"granularity": "full"}, "zero_optimization": {"stage": 1,
+          "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp"}})");
+  EXPECT_EQ(check_memory(typed, enough).total(), all[0].need.total());
+}
+
 TEST(Offload, ToAFolderThatIsMissingOrFullIsRefusedAtTheStart) {
   const files::TempDir dir;
   const auto refused = [](const std::string& preset, const std::string& members) -> std::string {
@@ -151,6 +336,14 @@ TEST(Offload, ToAFolderThatIsMissingOrFullIsRefusedAtTheStart) {
   EXPECT_THAT(refused("gpt3", weights_offloaded(dir.path().string())),
               AllOf(HasSubstr("offload_param.nvme_path"), HasSubstr("free, and weights")));
   EXPECT_EQ(refusal("nano", dir.path().string()), "");
+  // As the user root all folders can be written to; in this one no files can be made.
+  EXPECT_THAT(refusal("nano", "/proc"),
+              AllOf(HasSubstr("/proc"), HasSubstr("offload_optimizer.nvme_path")));
+  EXPECT_THAT(refused("nano", activations_offloaded((dir.path() / "none").string())),
+              AllOf(HasSubstr("activation_checkpointing.offload.nvme_path"),
+                    HasSubstr("none is not a folder")));
+  files::write_atomic(dir.path() / "file", "not a folder");
+  EXPECT_THAT(refusal("nano", (dir.path() / "file").string()), HasSubstr("file is not a folder"));
   EXPECT_THAT(refusal("nano", (dir.path() / "none").string()),
               AllOf(HasSubstr("offload_optimizer.nvme_path"), HasSubstr("none is not a folder")));
   EXPECT_THAT(refusal("gpt3", dir.path().string()),

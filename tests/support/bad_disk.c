@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preloaded, a disk that refuses or is slow: what lies in a folder "checkpoints" cannot be written
-// with the error of BAD_DISK_ERRNO, or only after BAD_DISK_MS for each call.
+// with the error of BAD_DISK_ERRNO, or only after BAD_DISK_MS for each call. What lies in a folder
+// "swap" is what rests on a disk: BAD_SWAP has the effect there that its name says, from transfer
+// number BAD_SWAP_AFTER on: an errno of writes, "read" (reads fail with EIO), "torn" (writes
+// store half of their bytes and say that they stored all), "slow" (2 ms a transfer), or "reserve"
+// (no room is reserved).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -63,4 +67,57 @@ ssize_t write(int fd, const void* bytes, size_t count) {
     if (refused()) return -1;
   }
   return real(fd, bytes, count);
+}
+
+static int is_swap(int fd) {
+  char link[64], path[4096];
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(link, path, sizeof(path) - 1);
+  if (length <= 0) return 0;
+  path[length] = 0;
+  return strstr(path, "/swap/") != NULL;
+}
+/* Counts a transfer, and returns what goes wrong with it. */
+static const char* fault(int fd) {
+  static int transfers;
+  const char* what = getenv("BAD_SWAP");
+  const char* after = getenv("BAD_SWAP_AFTER");
+  if (what == NULL || !is_swap(fd)) return "";
+  const int number = __atomic_add_fetch(&transfers, 1, __ATOMIC_RELAXED);
+  const int first = after == NULL ? 0 : atoi(after);
+  if (number < first) return "";
+  if (strcmp(what, "slow") == 0) usleep(2000);
+  return what;
+}
+
+ssize_t pwrite(int fd, const void* bytes, size_t count, off_t at) {
+  static ssize_t (*real)(int, const void*, size_t, off_t);
+  if (real == NULL)
+    real = (ssize_t(*)(int, const void*, size_t, off_t))dlsym(RTLD_NEXT, "pwrite");
+  const char* what = fault(fd);
+  if (strcmp(what, "torn") == 0) {
+    (void)!real(fd, bytes, count / 2, at);
+    return (ssize_t)count;
+  }
+  if (atoi(what) > 0) {
+    errno = atoi(what);
+    return -1;
+  }
+  return real(fd, bytes, count, at);
+}
+ssize_t pread(int fd, void* bytes, size_t count, off_t at) {
+  static ssize_t (*real)(int, void*, size_t, off_t);
+  if (real == NULL) real = (ssize_t(*)(int, void*, size_t, off_t))dlsym(RTLD_NEXT, "pread");
+  if (strcmp(fault(fd), "read") == 0) {
+    errno = EIO;
+    return -1;
+  }
+  return real(fd, bytes, count, at);
+}
+int posix_fallocate(int fd, off_t offset, off_t length) {
+  static int (*real)(int, off_t, off_t);
+  if (real == NULL) real = (int (*)(int, off_t, off_t))dlsym(RTLD_NEXT, "posix_fallocate");
+  const char* what = getenv("BAD_SWAP");
+  if (what != NULL && strcmp(what, "reserve") == 0 && is_swap(fd)) return ENOSPC;
+  return real(fd, offset, length);
 }

@@ -237,11 +237,11 @@ const auto kRows = std::to_array<DeepSpeedKey>({
 
     // recomputation
     section("activation_checkpointing"),
-    accepted("activation_checkpointing.partition_activations", Bool, "false",
-             "parallel.sequence shards the activations that tensor-parallel ranks replicate"),
-    accepted("activation_checkpointing.cpu_checkpointing", Bool, "false", kHost),
+    done("activation_checkpointing.partition_activations", Bool, "false"),
+    done("activation_checkpointing.cpu_checkpointing", Bool, "false"),
     accepted("activation_checkpointing.contiguous_memory_optimization", Bool, "false",
-             "the caching allocator avoids fragmentation"),
+             "the caching allocator avoids fragmentation, and what rests on a disk has buffers of one "
+             "size"),
     accepted("activation_checkpointing.number_checkpoints", Integer, "",
              "it is only used by contiguous_memory_optimization"),
     accepted("activation_checkpointing.synchronize_checkpoint_boundary", Bool, "false",

@@ -3,7 +3,6 @@
 // behind, and of which all bytes are reserved when it is opened. Blocks have checksums in memory,
 // which every read verifies. Transfers go past the page cache where the file system can.
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -14,196 +13,31 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/quiet_thread.h"
-#include "tessera/base/text.h"
 #include "tessera/memory/pages.h"
+#include "tessera/memory/tiers/disk_jobs.h"
 #include "tessera/memory/tiers/tier.h"
 
 namespace tessera::memory {
 namespace {
 
-/// The file of a buffer: an array of slots of one block each.
-class SlotFile {
+using namespace disk;
+
+class DiskSnapshot final : public ByteSource {
  public:
-  SlotFile(const TierOptions& options, std::string what, std::int64_t slots);
-  ~SlotFile() { ::close(fd_); }
-  SlotFile(const SlotFile&) = delete;
-  SlotFile& operator=(const SlotFile&) = delete;
-
-  [[nodiscard]] std::int64_t block() const { return block_; }
-  /// Moves one whole block.
-  void read(std::size_t slot, std::span<std::byte> to) const;
-  void write(std::size_t slot, std::span<const std::byte> from) const;
-  /// Reserves room for slots [first, end).
-  void reserve(std::int64_t first, std::int64_t end) const;
-  [[noreturn]] void damaged(std::size_t slot) const;
-
- private:
-  template <class Byte, class Call>
-  void move(std::size_t slot, std::span<Byte> bytes, std::string_view verb, const Call& call) const;
-  [[noreturn]] void fail(const std::string& doing, int code) const;
-
-  std::string folder_, what_;
-  std::int64_t block_;
-  int fd_ = -1;
-};
-
-SlotFile::SlotFile(const TierOptions& options, std::string what, std::int64_t slots)
-    : folder_(options.folder), what_(std::move(what)), block_(options.block_bytes) {
-  constexpr int kFlags = O_TMPFILE | O_RDWR | O_CLOEXEC;
-  constexpr int kMode = 0600;
-  fd_ = ::open(folder_.c_str(), kFlags | (options.direct ? O_DIRECT : 0), kMode);
-  if (fd_ < 0 && errno == EINVAL) fd_ = ::open(folder_.c_str(), kFlags, kMode);
-  if (fd_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-    std::string path = folder_ + "/tier-XXXXXX";
-    fd_ = ::mkostemp(path.data(), O_CLOEXEC);
-    if (fd_ >= 0) ::unlink(path.c_str());
-  }
-  if (fd_ < 0) fail("open a file", errno);
-  try {
-    reserve(0, slots);
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
-}
-
-void SlotFile::fail(const std::string& doing, int code) const {
-  std::string fix = "use another folder";
-  if (code == ENOSPC || code == EDQUOT)
-    fix = "free space in " + folder_ + ", or use another folder";
-  if (code == EIO) fix = "check the disk of " + folder_ + " (dmesg), or use another folder";
-  throw Error(Error::Kind::Io,
-              fmt::format("the tier in {} cannot {} for {}: {}",
-                          folder_,
-                          doing,
-                          what_,
-                          std::generic_category().message(code)),
-              std::move(fix));
-}
-
-void SlotFile::damaged(std::size_t slot) const {
-  throw Error(
-      Error::Kind::Io,
-      fmt::format("the tier in {} read other bytes than it wrote for {}: the checksum of {} "
-                  "from byte {} on is wrong",
-                  folder_,
-                  what_,
-                  text::bytes(static_cast<std::uint64_t>(block_)),
-                  slot * static_cast<std::size_t>(block_)),
-      "check the disk of " + folder_ +
-          ", or use another folder; the run can continue from "
-          "its last checkpoint");
-}
-
-void SlotFile::reserve(std::int64_t first, std::int64_t end) const {
-  if (end <= first) return;
-  // A file larger than this process allows is an error, and not the signal SIGXFSZ.
-  int code = 0;
-  quiet_thread([&] {
-    code = ::posix_fallocate(fd_, first * block_, (end - first) * block_);
-  }).join();
-  if (code != 0)
-    fail("reserve " + text::bytes(static_cast<std::uint64_t>((end - first) * block_)), code);
-}
-
-template <class Byte, class Call>
-void SlotFile::move(std::size_t slot,
-                    std::span<Byte> bytes,
-                    std::string_view verb,
-                    const Call& call) const {
-  auto at = static_cast<off_t>(slot) * block_;
-  const off_t begin = at;
-  while (!bytes.empty()) {
-    const ssize_t moved = call(fd_, bytes.data(), bytes.size(), at);
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved <= 0)
-      fail(fmt::format("{} {} at byte {}", verb, text::bytes(bytes.size()), at),
-           moved < 0 ? errno : EIO);
-    bytes = bytes.subspan(static_cast<std::size_t>(moved));
-    at += moved;
-  }
-  // If the page cache is used, the bytes need not stay in it.
-  ::posix_fadvise(fd_, begin, block_, POSIX_FADV_DONTNEED);
-}
-
-void SlotFile::read(std::size_t slot, std::span<std::byte> to) const {
-  move(slot, to, "read", ::pread);
-}
-
-void SlotFile::write(std::size_t slot, std::span<const std::byte> from) const {
-  move(slot, from, "write", ::pwrite);
-}
-
-/// The state that a file shares with its snapshots: which slot each has for a block, and the
-/// checksum of each slot.
-struct Slots {
-  Slots(const TierOptions& options, std::string what, std::int64_t blocks)
-      : file(options, std::move(what), blocks) {
-    const std::vector<std::byte> zeros(static_cast<std::size_t>(options.block_bytes));
-    zero_sum = files::xxh3(zeros);
-    of_slot.resize(static_cast<std::size_t>(blocks));
-  }
-
-  struct Slot {
-    int users = 1;         ///< the file, if it has the slot for a block, and snapshots
-    bool written = false;  ///< if not, the block is zero
-    std::uint64_t checksum = 0;
-  };
-  SlotFile file;
-  std::uint64_t zero_sum = 0;
-  std::mutex mutex;  ///< guards the fields below
-  std::vector<Slot> of_slot;
-  std::vector<std::size_t> free;
-
-  /// Reads and verifies a slot.
-  void read(std::size_t slot, std::span<std::byte> to) {
-    Slot now;
-    {
-      const std::lock_guard lock(mutex);
-      now = of_slot[slot];
-    }
-    if (!now.written) {
-      std::memset(to.data(), 0, to.size());
-      return;
-    }
-    file.read(slot, to);
-    if (files::xxh3(to) != now.checksum) file.damaged(slot);
-  }
-  void write(std::size_t slot, std::span<const std::byte> from) {
-    const std::uint64_t checksum = files::xxh3(from);
-    file.write(slot, from);
-    const std::lock_guard lock(mutex);
-    of_slot[slot].written = true;
-    of_slot[slot].checksum = checksum;
-  }
-  void drop(std::size_t slot) {
-    const std::lock_guard lock(mutex);
-    if (--of_slot[slot].users == 0) free.push_back(slot);
-  }
-};
-
-class Snapshot final : public ByteSource {
- public:
-  Snapshot(std::shared_ptr<Slots> slots, std::vector<std::size_t> of_block)
+  DiskSnapshot(std::shared_ptr<Slots> slots, std::vector<std::size_t> of_block)
       : slots_(std::move(slots)), of_block_(std::move(of_block)) {}
-  ~Snapshot() override {
+  ~DiskSnapshot() override {
     for (const std::size_t slot : of_block_)
       slots_->drop(slot);
   }
-  Snapshot(const Snapshot&) = delete;
-  Snapshot& operator=(const Snapshot&) = delete;
+  DiskSnapshot(const DiskSnapshot&) = delete;
+  DiskSnapshot& operator=(const DiskSnapshot&) = delete;
 
   [[nodiscard]] std::uint64_t size() const override { return of_block_.size() * block(); }
   void read(std::uint64_t begin, std::span<std::byte> out) const override {
@@ -235,25 +69,12 @@ class Snapshot final : public ByteSource {
   mutable std::optional<std::size_t> loaded_;
 };
 
-/// A transfer of one block.
-struct Job {
-  std::shared_ptr<Slots> slots;
-  std::size_t slot = 0;
-  std::span<std::byte> to;          ///< of a read
-  std::span<const std::byte> from;  ///< of a write
-  int waits_for = 0;                ///< jobs that must end before
-  std::vector<std::shared_ptr<Job>> then;
-  bool ended = false;
-  std::exception_ptr error;
-};
-using JobPtr = std::shared_ptr<Job>;
-
-/// Threads that make the transfers of a tier.
+/// Makes the transfers of a tier: threads with pread and pwrite, or one thread with io_uring.
 class Workers {
  public:
-  explicit Workers(int threads) {
-    for (int i = 0; i < threads; ++i)
-      threads_.push_back(quiet_thread([this] { work(); }));
+  explicit Workers(int transfers) : ring_(make_ring(transfers)) {
+    for (int i = 0; i < (ring_ != nullptr ? 1 : transfers); ++i)
+      threads_.push_back(quiet_thread([this] { ring_ != nullptr ? work_with_ring() : work(); }));
   }
   ~Workers() {
     {
@@ -305,15 +126,39 @@ class Workers {
         job->error = std::current_exception();
       }
       lock.lock();
-      job->ended = true;
-      for (JobPtr& next : job->then) {
-        if (--next->waits_for == 0) ready_.push_back(std::move(next));
-      }
-      job->then.clear();
-      changed_.notify_all();
+      end(*job);
     }
   }
+  /// Fills the ring with jobs, and waits for one of them at a time.
+  void work_with_ring() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      if (ring_->under_way() == 0) changed_.wait(lock, [&] { return stop_ || !ready_.empty(); });
+      if (ring_->under_way() == 0 && ready_.empty()) return;
+      std::vector<JobPtr> taken;
+      while (!ready_.empty() &&
+             ring_->under_way() + static_cast<int>(taken.size()) < ring_->depth()) {
+        taken.push_back(std::move(ready_.front()));
+        ready_.pop_front();
+      }
+      lock.unlock();
+      const std::vector<JobPtr> ended = ring_->run(std::move(taken));
+      lock.lock();
+      for (const JobPtr& job : ended)
+        end(*job);
+    }
+  }
+  /// Called with the lock.
+  void end(Job& job) {
+    job.ended = true;
+    for (JobPtr& next : job.then) {
+      if (--next->waits_for == 0) ready_.push_back(std::move(next));
+    }
+    job.then.clear();
+    changed_.notify_all();
+  }
 
+  std::unique_ptr<Ring> ring_;  ///< nullptr: threads with pread and pwrite
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<JobPtr> ready_;
@@ -456,7 +301,7 @@ std::shared_ptr<const ByteSource> DiskFile::snapshot() {
     for (const std::size_t slot : of_block_)
       ++slots_->of_slot[slot].users;
   }
-  return std::make_shared<Snapshot>(slots_, of_block_);
+  return std::make_shared<DiskSnapshot>(slots_, of_block_);
 }
 
 class DiskTier final : public Tier {

@@ -5,11 +5,19 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 
 namespace tessera::memory {
 namespace {
@@ -73,7 +81,47 @@ double speed_of(std::int64_t bytes, const std::vector<Stream*>& streams) {
   return static_cast<double>(bytes) / std::max(now_s() - start, 1e-9);
 }
 
+/// The entry of the disk of a folder, or of the nearest folder above that exists.
+std::filesystem::path entry_of(const std::string& folder) {
+  std::error_code ignored;
+  std::filesystem::path at = std::filesystem::absolute(folder, ignored);
+  struct stat status {};
+  while (::stat(at.c_str(), &status) != 0 && at.has_relative_path())
+    at = at.parent_path();
+  return files::cache_dir() / "disks" / fmt::format("{:x}", status.st_dev);
+}
+
 }  // namespace
+
+void remember_speed(const TierSpeed& speed) {
+  const std::filesystem::path path = entry_of(speed.options.folder);
+  std::filesystem::create_directories(path.parent_path());
+  files::write_atomic(path,
+                      fmt::format("{} {} {:.0f} {:.0f} {:.0f}\n",
+                                  speed.options.block_bytes,
+                                  speed.options.transfers,
+                                  speed.write,
+                                  speed.read,
+                                  speed.read_beside_write));
+}
+
+std::optional<TierSpeed> remembered_speed(const std::string& folder) {
+  try {
+    const std::filesystem::path path = entry_of(folder);
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
+    std::istringstream words(files::read(path));
+    TierSpeed out;
+    out.options.folder = folder;
+    words >> out.options.block_bytes >> out.options.transfers >> out.write >> out.read >>
+        out.read_beside_write;
+    if (!words || out.write <= 0 || out.read <= 0 || out.read_beside_write <= 0)
+      return std::nullopt;
+    return out;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
 
 TierSpeed measure_disk(const TierOptions& options, std::int64_t bytes) {
   TESSERA_ASSERT(bytes > 0);

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/memory/tiers/tier.h"
@@ -26,6 +28,13 @@ struct TierSpeed {
 /// while another one is written. Memory: two times `bytes` on the disk; buffers of the size of the
 /// transfers under way, at least 8 MiB each. Errors: those of the tier.
 TierSpeed measure_disk(const TierOptions& options, std::int64_t bytes);
+
+/// Stores the speed in the cache folder, so that plans know the seconds that the disk of
+/// `speed.options.folder` needs. Errors: those of files::write_atomic().
+void remember_speed(const TierSpeed& speed);
+/// The speed of the disk of a folder that was stored last; nothing if none was, or if the entry
+/// cannot be read. The folder need not exist.
+std::optional<TierSpeed> remembered_speed(const std::string& folder);
 
 /// Returns the element with the shortest update_s(), nullptr if there is none.
 const TierSpeed* fastest(const std::vector<TierSpeed>& speeds);

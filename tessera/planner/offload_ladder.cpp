@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/offload_ladder.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+#include "tessera/memory/device.h"
+#include "tessera/memory/tiers/measure.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/run_plan.h"
+
+namespace tessera::planner {
+namespace {
+
+std::string in_bytes(std::int64_t count) {
+  return text::bytes(static_cast<std::uint64_t>(count));
+}
+
+// What the disk costs in a step.
+std::string disk_cost(const OffloadBytes& disk, const std::string& folder) {
+  const std::optional<memory::TierSpeed> speed = memory::remembered_speed(folder);
+  const std::int64_t most = std::max(disk.read, disk.written);
+  return fmt::format("a step reads {} and writes {}{}",
+                     in_bytes(disk.read),
+                     in_bytes(disk.written),
+                     speed ? fmt::format(", {:.1f} s of the disk alone", speed->update_s(most))
+                           : ", and the speed of the disk is not measured (tessera bench io)");
+}
+
+class Ladder {
+ public:
+  Ladder(const Plan& plan, std::uint64_t available, const std::string& folder)
+      : plan_(plan), available_(available), folder_(folder), layout_(plan.layout()) {}
+
+  std::vector<OffloadRung> climb() {
+    const int most = highest_stage(plan_);
+    // Rules that compress what ranks exchange keep their states in memory.
+    const bool on_host = memory::device_kind(plan_.run().options.device) == DeviceKind::Cpu;
+    if (!recompute() && !shards(most) && most == 3 && on_host) rests();
+    return std::move(rungs_);
+  }
+
+ private:
+  /// Adds a rung; returns whether it fits.
+  bool add(std::string keys, std::string cost) {
+    const Plan plan = with(plan_, layout_);
+    OffloadRung rung{.keys = std::move(keys),
+                     .need = estimate_memory(plan),
+                     .disk = offload_bytes(plan),
+                     .cost = std::move(cost)};
+    if (layout_.uses_disk()) rung.cost = disk_cost(rung.disk, folder_);
+    rung.fits =
+        rung.need.unknown.empty() && static_cast<double>(rung.need.total()) * plan_.ranks() <=
+                                         kUsableMemory * static_cast<double>(available_);
+    rungs_.push_back(std::move(rung));
+    return rungs_.back().fits;
+  }
+
+  bool recompute() {
+    std::vector<bool>& blocks = layout_.recompute.blocks;
+    const std::size_t count = plan_.model().resolved.model.blocks.size();
+    if (blocks.size() == count && std::ranges::all_of(blocks, [](bool on) { return on; }))
+      return false;
+    blocks.assign(count, true);
+    return add("activation_checkpointing.granularity full", "one more forward pass");
+  }
+
+  bool shards(int most) {
+    while (layout_.data_ranks > 1 && layout_.zero_stage < most) {
+      ++layout_.zero_stage;
+      if (add(fmt::format("zero_optimization.stage {}", layout_.zero_stage),
+              layout_.zero_stage == 3 ? "half as many bytes more between ranks"
+                                      : "as many bytes between ranks"))
+        return true;
+    }
+    return false;
+  }
+
+  /// The name of a stage that the next rung needs, with which nothing else begins to fit.
+  std::string raised_to(int stage) {
+    if (layout_.zero_stage >= stage) return "";
+    layout_.zero_stage = stage;
+    return fmt::format("zero_optimization.stage {}, ", stage);
+  }
+
+  void rests() {
+    if (!layout_.offload) {
+      const std::string stage = raised_to(1);
+      layout_.offload = parallel::StateOffload{.folder = folder_};
+      if (add(stage + place("offload_optimizer"), "")) return;
+    }
+    const bool excluded = layout_.shard_ranks < layout_.data_ranks ||
+                          layout_.trained_gather != parallel::GatherForm::Values ||
+                          layout_.frozen_gather != parallel::GatherForm::Values;
+    if (layout_.weight_offload || excluded) return;
+    const std::string stage = raised_to(3);
+    layout_.weight_offload = parallel::WeightOffload{.folder = folder_};
+    add(stage + place("offload_param"), "");
+  }
+
+  [[nodiscard]] std::string place(const char* section) const {
+    return fmt::format(
+        R"(zero_optimization.{} {{"device": "nvme", "nvme_path": "{}"}})", section, folder_);
+  }
+
+  const Plan& plan_;
+  std::uint64_t available_;
+  const std::string& folder_;
+  parallel::Layout layout_;
+  std::vector<OffloadRung> rungs_;
+};
+
+}  // namespace
+
+std::string OffloadRung::text() const {
+  return fmt::format(
+      "{}: {} a rank{}; {}",
+      keys,
+      need.unknown.empty() ? in_bytes(need.total()) : "at least " + in_bytes(need.total()),
+      disk.total() > 0 ? fmt::format(", {} on the disk", in_bytes(disk.total())) : "",
+      cost);
+}
+
+std::vector<OffloadRung> offload_ladder(const Plan& plan,
+                                        std::uint64_t available,
+                                        const std::string& folder) {
+  return Ladder(plan, available, folder).climb();
+}
+
+}  // namespace tessera::planner
