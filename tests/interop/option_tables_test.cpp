@@ -66,11 +66,11 @@ std::vector<std::string> tables_of(const std::string& program, const std::string
                                 "text2text_infer"}) {
       if (has(refused)) return {"tencentpretrain/other"};
     }
-    const std::string own = has("preprocess.py")                     ? "preprocess"
+    const std::string own = has("convert_")                          ? "convert"
+                            : has("generate_")                       ? "generate"
+                            : has("preprocess.py")                   ? "preprocess"
                             : has("pretrain.py")                     ? "pretrain"
                             : has("inference/") || has("infer_opts") ? "infer"
-                            : has("generate_")                       ? "generate"
-                            : has("convert_")                        ? "convert"
                                                                      : "finetune";
     return {"tencentpretrain/" + own, "tencentpretrain/common", "tencentpretrain/model"};
   }

@@ -80,7 +80,7 @@ TEST_F(TencentPretrain, PretrainsBertOnPairsOfSentences) {
   EXPECT_EQ(key(command, "trainer.max_steps"), "5000");
   EXPECT_EQ(key(command, "checkpoint.every"), "1000");
   EXPECT_EQ(key(command, "scheduler.params.num_warmup_steps"), "500");
-  EXPECT_EQ(key(command, "optimizer.params.lr"), "2e-05");
+  EXPECT_EQ(key(command, "optimizer.params.lr"), "2e-5");
   EXPECT_EQ(key(command, "optimizer.params.eps"), "1e-06");
   EXPECT_EQ(key(command, "optimizer.params.bias_correction"), "false");
   EXPECT_EQ(key(command, "gradient_clipping"), "0");

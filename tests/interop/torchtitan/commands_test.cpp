@@ -73,7 +73,7 @@ TEST_F(Torchtitan, RefusesWhatIsNotBuilt) {
         std::pair("--lr_scheduler.decay_ratio 0.9", "longer than the training")})
     EXPECT_THAT(refusal(std::string(kTitan) + option), HasSubstr(what)) << option;
   write("x.toml", "[training]\nstep = 5\n");
-  EXPECT_THAT(refusal(kTitan), HasSubstr("x.toml:2:1: step"));
+  EXPECT_THAT(refusal(kTitan), HasSubstr("x.toml:2:1: training.step"));
   write("x.toml", "[training]\nsteps = \n");
   EXPECT_THAT(refusal(kTitan), HasSubstr("x.toml:2:"));
 }
