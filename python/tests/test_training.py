@@ -10,6 +10,8 @@ import tempfile
 import threading
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import tessera
 
@@ -120,6 +122,37 @@ class Training(unittest.TestCase):
             rest = script.communicate(timeout=100)[0].split()
         self.assertTrue(rest[-1].endswith("stopped"), rest[-1])  # after a number whose line it interrupted
         self.assertGreater(len(tessera.Run(self.box / "run").checkpoints), 0)
+
+    def test_a_notebook_shows_a_bar_if_ipywidgets_is_there(self):
+        from tessera.progress import progress_for
+
+        shown = []
+        bars = SimpleNamespace(
+            IntProgress=lambda **named: SimpleNamespace(value=0, **named),
+            Label=lambda: SimpleNamespace(value=""),
+            HBox=lambda parts: parts,
+        )
+        notebook = {
+            "IPython": SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object())),
+            "IPython.display": SimpleNamespace(display=shown.append),
+        }
+        (self.box / "config.json").write_text('{"trainer": {"max_steps": 40}}', encoding="utf-8")
+        with mock.patch.dict(sys.modules, {**notebook, "ipywidgets": bars}):
+            progress = progress_for(self.box)
+            progress.show({"step": 7, "loss": 1.5})
+            progress.show({"step": 7, "eval_loss": 1.0})
+        bar, label = shown[0]
+        self.assertEqual((bar.max, bar.value, label.value), (40, 7, "step 7, loss 1.5000"))
+        with mock.patch.dict(sys.modules, {**notebook, "ipywidgets": None}):
+            progress_for(self.box).show({"step": 1, "loss": 1.0})  # nothing
+        self.assertEqual(len(shown), 1)
+
+    def test_importing_takes_a_few_hundredths_of_a_second(self):
+        took = []
+        for _ in range(5):
+            code = "import time; b = time.process_time(); import tessera; print(time.process_time() - b)"
+            took.append(float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout))
+        self.assertLess(min(took), 0.3)
 
     def test_importing_starts_no_thread_and_loads_no_torch(self):
         code = (

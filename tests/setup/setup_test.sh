@@ -259,6 +259,38 @@ old_cmake_is_fetched() {
   expect "nothing half-made" test -z "$(find "$box/cache" -mindepth 1 -maxdepth 1 -name '*partial*')"
 }
 
+# The packages of the Python tests are asked for by name only, and are no reason for a build to fail.
+python_packages_offline() {
+  fill_cache "$box/cache"
+  shim "$box/shims" dpkg-query "$all_installed"
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "${no_network[@]}" "$setup" --python >"$box/out" 2>"$box/err"
+  local code=$?
+
+  expect "exit code 8, not $code" test $code = 8
+  expect "the words" says "offline without a cache" "$box/err"
+  expect "the command" says "tools/setup.sh --python" "$box/err"
+  expect "size and free disk first" says "MB free there" "$box/out"
+  expect "nothing half-made" test -z "$(find "$box/cache" -mindepth 1 -maxdepth 1 -name '*python*' -not -name '*.lock')"
+  expect "no folder to import from" test -z "$(TESSERA_CACHE=$box/cache "$setup" --where-python)"
+}
+
+python_packages_present() {
+  fill_cache "$box/cache"
+  shim "$box/shims" dpkg-query "$all_installed"
+  local entry
+  entry=$box/cache/python-$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  mkdir -p "$entry"/site-packages/{torch,nvidia}
+  cp "$(dirname "$setup")/../wheels-python.txt" "$entry"
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "${no_network[@]}" "$setup" --python >"$box/out" 2>&1
+  expect "exit code 0" test $? = 0
+  expect "nothing to say" test ! -s "$box/out"
+  expect "the folder" test "$(TESSERA_CACHE=$box/cache "$setup" --where-python)" = "$entry/site-packages"
+  echo 'numpy==1' >>"$entry/wheels-python.txt"
+  expect "none that was made from another list" test -z "$(TESSERA_CACHE=$box/cache "$setup" --where-python)"
+}
+
 claim "the packages follow the system" packages_by_system
 claim "a system that was not tried is named in one sentence, and tried" unknown_system
 claim "a system without dpkg is named in one sentence, and tried" without_dpkg
@@ -274,4 +306,6 @@ claim "an unwritable cache folder gives way to the next" unwritable_cache
 claim "too little disk is said with both numbers before the download" full_disk
 claim "Ctrl-C in the middle of the download leaves nothing half-made" ctrl_c
 claim "what a killed set-up left behind is cleared away" killed_before
+claim "packages of the Python tests that cannot be downloaded are named" python_packages_offline
+claim "packages of the Python tests that are there are found, unless another list made them" python_packages_present
 claims_done
