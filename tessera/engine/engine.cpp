@@ -189,9 +189,10 @@ void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
 }
 
 double Engine::own_padding() const {
-  const bool counts = world_.group(mesh::AxisSet::tp()).index == 0 &&
-                      world_.group(mesh::AxisSet{mesh::Axis::Cp}).index == 0 &&
-                      world_.group(mesh::AxisSet{mesh::Axis::Pp}).index == 0;
+  // The ranks with the same samples count them once.
+  const mesh::AxisSet same =
+      mesh::AxisSet{mesh::Axis::Pp} | mesh::AxisSet{mesh::Axis::Cp} | mesh::AxisSet::tp();
+  const bool counts = world_.group(same).index == 0;
   std::int64_t sum = 0;
   for (const auto& [micro, padding] : padding_)
     sum += padding;

@@ -21,7 +21,7 @@
 namespace tessera::hosts {
 namespace {
 
-constexpr double kTickS = 0.25;
+constexpr double kProtocolTickS = 0.25;
 constexpr double kAliveS = 1.0;         // interval between Alive frames
 constexpr double kMostClockS = 2.0;     // largest difference of clocks without a warning
 constexpr double kMoreProblemsS = 2.0;  // time for other hosts to arrive after the first problem
@@ -54,7 +54,7 @@ void CoordinatorProtocol::begin() {
 double CoordinatorProtocol::look() {
   const double now = clock_.now();
   if (now >= next_look_) {
-    next_look_ = now + kTickS;
+    next_look_ = now + kProtocolTickS;
     const bool all_came = arrived_ == options_.world_size;
     const bool late = now > (all_came ? refuse_at_ : std::min(deadline_, refuse_at_));
     tell_of_slow_hosts();

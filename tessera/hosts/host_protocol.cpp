@@ -11,9 +11,9 @@
 namespace tessera::hosts {
 namespace {
 
-constexpr double kTickS = 0.05;
+constexpr double kLineTickS = 0.05;
 constexpr double kLifeSignS = 1.0;
-constexpr double kSilenceS = 8.0;  // silence after which the coordinator counts as lost
+constexpr double kHeadSilenceS = 8.0;  // silence after which the coordinator counts as lost
 constexpr std::uint32_t kMostProblems = 16;
 
 }  // namespace
@@ -146,7 +146,7 @@ Routine HostProtocol::join(const HostFacts& facts, const FactsOfHost& facts_of_h
     }
     if (frame) heard_ = link_.now();
     // Hosts that compare large files are waited for; the coordinator shows that it lives.
-    TESSERA_REQUIRE(!link_.closed() && link_.now() < heard_ + kSilenceS,
+    TESSERA_REQUIRE(!link_.closed() && link_.now() < heard_ + kHeadSilenceS,
                     Comm,
                     "the host of rank 0 went away while the hosts met",
                     "see its message");
@@ -166,7 +166,7 @@ Routine HostProtocol::follow(HostPage& page, const std::atomic<bool>& ending) {
   while (!link_.closed()) {
     const bool last = ending;
     // Lines are looked at this often; a world that is broken is told at once.
-    const double until = link_.now() + (last ? 0.0 : kTickS);
+    const double until = link_.now() + (last ? 0.0 : kLineTickS);
     for (bool more = true; more && link_.now() <= until;) {
       const std::optional<Frame> frame = co_await link_.receive(until);
       more = frame.has_value();
@@ -181,8 +181,8 @@ Routine HostProtocol::follow(HostPage& page, const std::atomic<bool>& ending) {
     }
     send_changes(last ? spoke_ + 2 * kLifeSignS : link_.now(), page);
     if (last) co_return;
-    if (link_.now() > heard_ + kSilenceS) {
-      break_off(fmt::format("it has sent nothing for {} s", kSilenceS), page);
+    if (link_.now() > heard_ + kHeadSilenceS) {
+      break_off(fmt::format("it has sent nothing for {} s", kHeadSilenceS), page);
       co_return;
     }
   }

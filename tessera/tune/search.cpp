@@ -158,7 +158,7 @@ class Searcher {
     const Offload own = space_.own().offload;
     if (own == Offload::AsGiven || options_.fixed.offload) return {own};
     std::vector<Offload> out = {Offload::None, Offload::Optimizer};
-    if (stage == 3) out.push_back(Offload::Weights);
+    if (stage == 3 && space_.weights_have_folder()) out.push_back(Offload::Weights);
     return out;
   }
 

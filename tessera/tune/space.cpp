@@ -321,7 +321,11 @@ void Space::find_offload(int ranks) {
   const planner::Plan all = predict::plan_of_many(source, ranks, name_);
   state_offload_ = all.layout().offload;
   weight_offload_ = all.layout().weight_offload;
-  if (own_.offload == Offload::AsGiven && state_offload_) own_.offload = Offload::None;
+  // Weights on a disk whose optimizer stays in memory are kept as they are.
+  if (!state_offload_)
+    own_.offload = Offload::AsGiven;
+  else if (own_.offload == Offload::AsGiven)
+    own_.offload = Offload::None;
 }
 
 double Space::offloaded_share() const {

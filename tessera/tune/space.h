@@ -88,6 +88,8 @@ class Space {
   predict::WorkCache& cache() { return cache_; }
   /// The smallest number of experts of a layer; 0: the model has none.
   [[nodiscard]] int experts() const { return experts_; }
+  /// True if the configuration names the folder in which weights would rest.
+  [[nodiscard]] bool weights_have_folder() const { return weight_offload_.has_value(); }
   /// The share of masters and states that rests on a disk if the optimizer is offloaded.
   [[nodiscard]] double offloaded_share() const;
   /// Bytes of a working weight, and of a sum of gradients.

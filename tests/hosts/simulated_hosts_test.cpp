@@ -52,7 +52,7 @@ TEST(SimulatedHosts, FourThousandMeetWithinTwoSeconds) {
   ASSERT_TRUE(meeting.meet(30.0));
 
   EXPECT_LT(meeting.timeline.now(), 2.0) << "virtual seconds from the start of the first agent";
-  EXPECT_LT(now_s() - began, 20.0) << "a bound for slow machines; docs/hosts.md has the time";
+  EXPECT_LT(now_s() - began, 20.0) << "a bound for busy machines; a quiet one takes about a second";
   EXPECT_TRUE(meeting.hosts->coordinator().ready());
   const HostTraffic most = meeting.hosts->largest_traffic();
   EXPECT_LE(static_cast<double>(most.sent), most_messages(kHosts));
