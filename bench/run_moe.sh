@@ -19,7 +19,7 @@ parts=("${@:2}")
 ((${#parts[@]})) || parts=(layer step ranks)
 source bench/by_turns.sh
 ours tessera
-program=$bench
+trainer=$bench
 folder=$(mktemp -d)
 trap 'rm -rf -- "$folder" "$results"' EXIT
 steps=8
@@ -40,7 +40,7 @@ CONFIG
 # step_of NAME RANKS: trains, and prints the median step behind the first two as JSON.
 step_of() {
   rm -rf "$folder/run"
-  "$program" train "$folder/$1.json" -n "$2" --set "run.dir=$folder/run" --quiet
+  "$trainer" train "$folder/$1.json" -n "$2" --set "run.dir=$folder/run" --quiet
   python3 - "$folder/run/metrics.jsonl" <<'MEDIAN'
 import json, statistics, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
@@ -49,7 +49,7 @@ print(json.dumps({"step_ms": round(statistics.median(times[2:]), 1), "steps": le
 MEDIAN
 }
 export -f step_of
-export program folder
+export trainer folder
 
 whole_step() {
   theirs torch transformers

@@ -20,6 +20,7 @@
 #include "tessera/comm/transports/shapes.h"
 #include "tessera/comm/world.h"
 #include "tessera/memory/meta_count.h"
+#include "tessera/nn/expert_load.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/meta_device.h"
 #include "tessera/parallel/activation_store.h"
@@ -230,13 +231,32 @@ std::string kind_of(const nn::BlockSpec& spec, const WeightOptions& weights) {
 
 constexpr std::size_t kRun = 3;  ///< number of consecutive similar blocks that run
 
+bool has_experts(const nn::BlockSpec& spec) {
+  const std::unique_ptr<nn::Block> block = spec.make();
+  const auto* const experts = dynamic_cast<const nn::HasExperts*>(block.get());
+  return experts != nullptr && experts->router().load != nullptr;
+}
+
+/// The keys of all blocks. In a model with experts the last of several similar blocks is of another
+/// kind: sums of a balance term that pass from layer to layer end there.
+std::vector<std::string> kinds_of(const ProbedModel& probed) {
+  const std::vector<nn::BlockSpec>& blocks = probed.model.blocks;
+  std::vector<std::string> out;
+  for (const nn::BlockSpec& spec : blocks)
+    out.push_back(kind_of(spec, probed.weights));
+  if (std::none_of(blocks.begin(), blocks.end(), has_experts)) return out;
+  for (std::size_t b = 0; b + 1 < out.size(); ++b) {
+    if (out[b] != out[b + 1]) out[b] += ";last";
+  }
+  return out;
+}
+
 /// For every block of the model, the index of the block that runs in its place; ascending.
 std::vector<std::size_t> stand_ins(const ProbedModel& probed) {
   std::vector<std::size_t> out;
   std::string before;
   std::size_t alike = 0, run = 0;
-  for (const nn::BlockSpec& spec : probed.model.blocks) {
-    std::string kind = kind_of(spec, probed.weights);
+  for (std::string& kind : kinds_of(probed)) {
     alike = kind == before ? alike + 1 : 1;
     before = std::move(kind);
     out.push_back(alike > kRun ? run - 1 : run++);

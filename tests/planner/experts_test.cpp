@@ -119,6 +119,30 @@ TEST(ExpertPlans, NameWhatDoesNotFit) {
   }
 }
 
+// Of many layers a few are measured; the sums of a balance term over all of them end in the last
+// one.
+TEST(ExpertPlans, PredictTheMemoryOfManyLayersWithOneBalanceTerm) {
+  const auto activations = [](int layers) {
+    return estimate_memory(
+               make_plan(json::parse(R"({"model": {"family": "qwen3_moe", "hidden_size": 32,
+             "num_heads": 4, "num_kv_heads": 4, "head_dim": 8, "ffn_hidden_size": 48,
+             "max_positions": 64, "num_layers": )" +
+                                         std::to_string(layers) +
+                                         R"(, "moe": {"num_experts": 8, "top_k": 2,
+             "ffn_hidden_size": 16, "losses": {"balance": 0.01, "pooled_layers": true}}},
+             "data": {"train": "a.txt", "sequence_length": 64},
+             "train_micro_batch_size_per_gpu": 4, "eval": {"every": 0}})",
+                                     "c.json"),
+                         1,
+                         "c.json"))
+        .activations;
+  };
+  const std::int64_t three = activations(3), six = activations(6), nine = activations(9);
+
+  EXPECT_GT(three, 0);
+  EXPECT_NEAR(static_cast<double>(nine - six), static_cast<double>(six - three), 4096);
+}
+
 // An owner keeps the rows of one round, half as many again as with equal loads, and one unit more
 // if that is larger; weights and states of experts are divided.
 TEST(ExpertPlans, PredictTheMemoryOfTheFullestOwner) {
