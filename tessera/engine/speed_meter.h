@@ -19,13 +19,17 @@ struct Speed {
   double peak =
       /// FLOP/s of matrix products in the working dtype, measured on all ranks at the same time.
       0;
-  /// Returns "0.145 TFLOP/s (MFU 61%)" for a step of this duration.
+  /// Seconds of a step whose operations run at the machine's peak of arithmetic or of memory
+  /// traffic, whichever bounds each, on the slowest rank; 0: not known.
+  double least_s = 0;
+  /// Returns "0.145 TFLOP/s (MFU 61%)" for a step of this duration, and with least_s "(MFU 61%, 74%
+  /// of the speed of light)".
   [[nodiscard]] std::string text(double step_s) const;
 };
 
 /// Measures a training that will take more than a minute: the arithmetic of its twelfth step, and
-/// then the machine, which takes about half a second. Shorter trainings are not measured. All
-/// methods are collective.
+/// then the machine, which takes about half a second. Shorter trainings are not measured, except on
+/// a device, where the third step is. All methods are collective.
 class SpeedMeter {
  public:
   void before_step(Engine& engine);
@@ -35,6 +39,7 @@ class SpeedMeter {
 
  private:
   [[nodiscard]] bool is_worth_it(Engine& engine);
+  [[nodiscard]] static std::int64_t measured_step(Engine& engine);
   std::int64_t steps_ = 0;
   double seconds_ = 0;  ///< of the steps from the third to the eleventh
   bool measures_ = false;
