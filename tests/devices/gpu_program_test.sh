@@ -17,7 +17,7 @@ write_config() {
   head -c 20000 examples/data/shakespeare.txt >"$box/text.txt"
   cat >"$box/run.json" <<JSON
 {"model": {"preset": "nano", "num_layers": 2}, "data": {"train": "$box/text.txt", "sequence_length": 32},
- "train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "trainer": {"max_steps": 4}, "run": {"threads_per_rank": 1}}
+ "train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "steps_per_print": 1, "trainer": {"max_steps": 4}, "run": {"threads_per_rank": 1}}
 JSON
 }
 train() { "$program" train "$box/run.json" --set run.dir="$box/$1" "${@:2}" >"$box/$1.out" 2>&1; }
@@ -79,7 +79,8 @@ reports() {
 }
 fits() {  # a plan that is larger than the GPU has exit code 5
   write_config
-  SIMULATED_NVML="gib=1" "$program" train "$box/run.json" --device cuda --dry-run >"$box/out" 2>&1
+  SIMULATED_NVML="gib=2" "$program" train "$box/run.json" --device cuda --dry-run --set model.hidden_size=1024 \
+    --set model.num_layers=24 >"$box/out" 2>&1
   expect "exit code 5" test $? = 5
 }
 
