@@ -51,13 +51,13 @@ enum Behaviour { Works, Throws, Crashes, Hangs };
 
 void try_out(Device device) {
   if (device.index == Throws)
-    throw Error(Error::Kind::Environment, "plugin:1 is full", "end others");
+    throw Error(Error::Kind::Environment, "the device is full", "end others");
   if (device.index == Crashes) raise(SIGKILL);
   if (device.index == Hangs) pause();
 }
 
 TESSERA_DEVICE("trial",
-               {.kind = DeviceKind::Plugin,
+               {.kind = DeviceKind::Meta,
                 .found = [] { return std::vector<DeviceInfo>(); },
                 .why_not = [] { return std::string("it is a test"); },
                 .enter = [](Device) {},
@@ -65,10 +65,10 @@ TESSERA_DEVICE("trial",
 
 TEST(DeviceTrial, SaysHowADeviceFailsWithoutHarmToTheProcess) {
   const auto attempt = [](int index, double limit_s = 60.0) {
-    return words_of([&] { try_devices({{DeviceKind::Plugin, index}}, limit_s); });
+    return words_of([&] { try_devices({{DeviceKind::Meta, index}}, limit_s); });
   };
   EXPECT_EQ(attempt(Works), "");
-  EXPECT_EQ(attempt(Throws), "plugin:1 is full\n  fix: end others");
+  EXPECT_EQ(attempt(Throws), "the device is full\n  fix: end others");
   EXPECT_THAT(attempt(Crashes), HasSubstr("end the process that loads them (signal 9)"));
   EXPECT_THAT(attempt(Hangs, 0.2), HasSubstr("does not answer within"));
   EXPECT_EQ(words_of([] { try_devices({Device{}}); }), "") << "the CPU needs no trial";
