@@ -111,7 +111,7 @@ TEST_P(CudaHeads, AttendToPagesAsTheReferenceDoes) {
                              PagedCase{2, 2, 96, 0, 0.0, false, false, true}}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       constexpr std::int64_t kPages = 6, kTokens = 4;
-      const at::IntArrayRef sizes = {kPages, c.groups, kTokens, c.channels};
+      const std::vector<std::int64_t> sizes = {kPages, c.groups, kTokens, c.channels};
       KvPages pages = {random(sizes, 1, dtype), random(sizes, 2, dtype), {}, {}};
       if (c.int8) {
         pages = {(random(sizes, 1) * 127).to(at::kChar),
