@@ -1,11 +1,15 @@
-# The plugin libtessera_cuda.so, the kernels for GPUs of NVIDIA. It is not a part of `all`: `tools/build.sh release tessera_cuda`
-# builds it where nvcc is. Kernels are compiled for A100, H100 and B200, and as PTX for later GPUs.
+# The plugin libtessera_cuda.so, the kernels for GPUs of NVIDIA. `tools/build.sh release tessera_cuda` builds it where nvcc is;
+# it is a part of `all` in the preset cuda. Kernels are compiled for A100, H100 and B200, and as PTX for later GPUs.
+option(TESSERA_CUDA_PLUGIN "Build and install the plugin of CUDA kernels" OFF)
 find_program(TESSERA_NVCC nvcc HINTS /usr/local/cuda/bin)
 mark_as_advanced(TESSERA_NVCC)
 
 # tessera_cuda_plugin(FOLDER): the target tessera_cuda of the sources in a folder.
 function(tessera_cuda_plugin folder)
   if(NOT TESSERA_NVCC)
+    if(TESSERA_CUDA_PLUGIN)
+      message(FATAL_ERROR "TESSERA_CUDA_PLUGIN needs nvcc of CUDA 13: install the CUDA toolkit, or set TESSERA_NVCC to its path")
+    endif()
     return()
   endif()
   set(codes)
@@ -29,8 +33,14 @@ function(tessera_cuda_plugin folder)
   endforeach()
   get_filename_component(nvcc ${TESSERA_NVCC} REALPATH)
   get_filename_component(toolkit ${nvcc}/../.. ABSOLUTE)
-  add_library(tessera_cuda MODULE EXCLUDE_FROM_ALL ${folder}/backend.cpp ${folder}/plugin.cpp ${objects})
+  add_library(tessera_cuda MODULE ${folder}/backend.cpp ${folder}/heads.cpp ${folder}/plugin.cpp ${objects})
   target_include_directories(tessera_cuda PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(tessera_cuda PRIVATE tessera Libtorch::cpu fmt::fmt -L${toolkit}/lib64 cudart)
+  target_link_libraries(tessera_cuda PRIVATE Libtorch::cpu fmt::fmt -L${toolkit}/lib64 cudart)
+  # It uses the symbols of the program's libtessera.so, or of a test program, which are there when it is opened.
   set_target_properties(tessera_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  if(TESSERA_CUDA_PLUGIN)
+    install(TARGETS tessera_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  else()
+    set_target_properties(tessera_cuda PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
 endfunction()

@@ -8,6 +8,8 @@
 #   tools/setup.sh --where           print the folder that holds libtorch, and do nothing
 #   tools/setup.sh --python          bring torch and other Python packages, which only the tests of the Python package need
 #   tools/setup.sh --where-python    print the folder that holds them, if there is one, and do nothing
+#   tools/setup.sh --cuda            also install the CUDA libraries of libtorch (wheels-cuda.txt), for training on GPUs. Six
+#                                    libraries that it names and never calls become empty ones; --cuda --full installs these too
 #
 # libtorch is stored in the first of these folders that is set and writable: $TESSERA_CACHE, $XDG_CACHE_HOME/tessera,
 # ~/.cache/tessera, .cache/ in this clone. An entry is created in a temporary folder under a lock and renamed when
@@ -22,6 +24,10 @@ readonly kDownloadMb=585 kUnpackedMb=575
 # pip stores a wheel twice while it downloads; afterwards the wheel and the unpacked files exist at the same time.
 readonly kNeededMb=1250
 readonly kPythonDownloadMb=700 kPythonUnpackedMb=550 kPythonNeededMb=2000
+readonly kCudaEntry=$kEntry-cuda
+readonly kCudaParts=(torch/lib/libtorch_cuda.so torch/lib/libc10_cuda.so torch/lib/libtorch_nvshmem.so torch/version.py
+                     nvidia/cu13/lib/libcublas.so.13 nvidia/cu13/lib/libcublasLt.so.13 nvidia/cudnn/lib/libcudnn.so.9
+                     nvidia/nccl/lib/libnccl.so.2 nvidia/cu13/lib/libcufft.so.12 nvidia/nvshmem/lib/libnvshmem_host.so.3)
 readonly kPython=/usr/bin/python3  # the system's Python: a virtual environment may lack pip
 readonly kParts=(torch/lib/libc10.so torch/lib/libtorch_cpu.so torch/lib/libgomp.so.1
                  nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13
@@ -110,9 +116,13 @@ cache_folders() {
   say "$PWD/.cache"
 }
 
-complete() {  # complete FOLDER: true if every part exists
+has_parts() {  # has_parts FOLDER PARTS...: true if every part exists
   local part
-  for part in "${kParts[@]}"; do [[ -e $1/$part ]] || return 1; done
+  for part in "${@:2}"; do [[ -e $1/$part ]] || return 1; done
+}
+complete() { has_parts "$1" "${kParts[@]}"; }
+cuda_complete() {  # cuda_complete FOLDER FULL: true if every part exists, and with FULL no library is empty
+  has_parts "$1" "${kCudaParts[@]}" && { ! $2 || [[ -e $1/full ]]; }
 }
 
 writable() { mkdir -p "$1" 2>/dev/null && [[ -w $1 ]]; }
@@ -279,14 +289,46 @@ fetch_python() {
   say "the Python packages of the tests are ready in $cache/$entry"
 }
 
+# ---- CUDA libraries ------------------------------------------------------------------------------------------
+
+# fetch_cuda FULL: fetches the CUDA libraries beside libtorch, for which the program looks there.
+fetch_cuda() {
+  local full=$1 list=wheels-cuda.txt download_mb=1517 kept_mb=1790 needed_mb=3400 free_mb
+  if $full; then list=wheels-cuda-full.txt download_mb=2168 kept_mb=2660 needed_mb=4900; fi
+  lock_entry "$kCudaEntry"
+  if cuda_complete "$cache/$kCudaEntry" "$full"; then exec 9>&-; return 0; fi
+  rm -rf -- "$cache/.$kCudaEntry.partial."*
+  free_mb=$(df -Pk "$cache" | awk 'NR == 2 {print int($4 / 1024)}')
+  say "CUDA libraries of libtorch $kVersion: downloading $download_mb MB, keeping $kept_mb MB in $cache/$kCudaEntry ($free_mb MB free there)"
+  ((free_mb >= needed_mb)) ||
+    fail "the disk of $cache has $free_mb MB free; set-up needs $needed_mb MB while it unpacks" \
+         "free some, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh --cuda"
+  temporary=$(mktemp -d "$cache/.$kCudaEntry.partial.XXXXXX")
+  mkdir "$temporary/wheels"
+  download "$temporary/wheels" "$list" || explain_download "$temporary/wheels/pip.log" "libtorch $kVersion with CUDA" "$needed_mb"
+  attended "$kPython" tools/unpack_cuda.py "$temporary/wheels" "$temporary/$kCudaEntry" ||
+    fail "the downloaded wheels could not be unpacked into $cache (the reason stands above)" "tools/setup.sh --cuda"
+  if $full; then : >"$temporary/$kCudaEntry/full"; fi
+  cuda_complete "$temporary/$kCudaEntry" "$full" || fail "the unpacked wheels lack a library" "tools/setup.sh --cuda"
+  rm -rf -- "${cache:?}/$kCudaEntry"
+  chmod 755 "$temporary/$kCudaEntry"
+  mv -- "$temporary/$kCudaEntry" "$cache/$kCudaEntry"
+  rm -rf -- "$temporary"
+  temporary=""
+  exec 9>&-
+  say "the CUDA libraries are ready in $cache/$kCudaEntry; the plugin: tools/build.sh cuda"
+}
+
 main() {
-  local present cache with_python=false
-  case "${1:-}" in
+  local present cache with_python=false cuda=false full=false
+  case "$*" in
     "") ;;
     --python) with_python=true ;;
+    --cuda) cuda=true ;;
+    "--cuda --full" | "--full --cuda") cuda=true full=true ;;
     --where) choose_cache; say "$cache/$kEntry"; return ;;
     --where-python) choose_cache; where_python; return ;;
-    *) printf 'usage: tools/setup.sh [--where | --python | --where-python]\n' >&2; exit 2 ;;
+    *) printf 'usage: tools/setup.sh [--where | --python | --where-python | --cuda [--full]]\n' >&2; exit 2 ;;
   esac
   exec 8>&2
   trap clean_up EXIT
@@ -298,6 +340,7 @@ main() {
   fetch_cmake
   if ! $present; then fetch_libtorch; fi
   if $with_python; then fetch_python; fi
+  if $cuda; then fetch_cuda $full; fi
 }
 
 main "$@"

@@ -52,6 +52,7 @@ planner::PlanWithData plan_of(const engine::OpenModel& found, const RankFlags& w
     config::set_key(
         config, "run.threads_per_rank", json::Value::integer(*words.threads), "--threads");
   }
+  config::set_key(config, "run.device", json::Value::string(words.device), "--device");
   const planner::Plan plan =
       planner::make_plan(config, ranks_of(words.ranks), found.source.string());
   // Nothing is trained, but schedules have a length.

@@ -14,6 +14,7 @@
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
+#include "tessera/memory/device.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/peak.h"
 
@@ -118,6 +119,34 @@ void add_limits(Facts& facts, const launch::Machine& machine) {
   facts.push_back({"limits", "limits", text::join(list, ", "), values});
 }
 
+/// The GPUs, or why there are none, and the libraries that a rank loads for them.
+void add_devices(Facts& facts) {
+  for (const std::string& name : memory::devices().names()) {
+    const memory::DeviceEntry& entry = memory::devices().get(name);
+    if (entry.shared) continue;
+    std::vector<std::string> list;
+    for (const memory::DeviceInfo& info : entry.found()) {
+      const std::string busy = entry.busy == nullptr ? "" : entry.busy({entry.kind, info.index});
+      list.push_back(fmt::format("{}:{} {} with {}{}",
+                                 name,
+                                 info.index,
+                                 info.name,
+                                 text::bytes(static_cast<std::uint64_t>(info.bytes)),
+                                 busy.empty() ? "" : " (" + busy + ")"));
+    }
+    facts.push_back({name,
+                     name,
+                     list.empty() ? "none: " + entry.why_not() : text::join(list, ", "),
+                     strings(list)});
+    if (entry.libraries == nullptr) continue;
+    const std::vector<std::string> libraries = entry.libraries();
+    facts.push_back({name + "_libraries",
+                     list.empty() ? "" : name + " libraries",
+                     text::join(libraries, ", "),
+                     strings(libraries)});
+  }
+}
+
 void add_speeds(Facts& facts, const launch::Machine& machine) {
   engine::prepare_process(machine.usable_cores);
   const auto add = [&](const char* key, const char* label, double value, const char* unit) {
@@ -144,8 +173,9 @@ Facts machine_facts() {
   facts.push_back({"libtorch", "libtorch", TORCH_VERSION, json::Value::string(TORCH_VERSION)});
   facts.push_back({"transports",
                    "transports",
-                   "threads, shm, gloo between hosts (nccl is not built yet)",
+                   "threads, shm, gloo between hosts, nccl between GPUs",
                    strings({"threads", "shm"})});
+  add_devices(facts);
   add_speeds(facts, machine);
   return facts;
 }

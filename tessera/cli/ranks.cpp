@@ -14,6 +14,8 @@
 #include "tessera/engine/launch.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
+#include "tessera/memory/device.h"
+#include "tessera/memory/device_trial.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::cli {
@@ -52,6 +54,23 @@ mesh::Mesh mesh_of(const models::Resolved& model, const RankFlags& words, int ra
                      .tp_col = of(grid.col)});
 }
 
+/// Returns the memory of the devices of all local ranks. Throws if the host lacks some, or if one
+/// of them does not work.
+std::uint64_t memory_of_devices(const RankFlags& words, int ranks) {
+  std::vector<Device> devices;
+  std::uint64_t bytes = 0;
+  const auto launcher = hosts::detect_launcher();
+  const int local = launcher ? launcher->local_world_size : ranks;
+  for (int rank = 0; rank < local; ++rank) {
+    const Device device = devices.emplace_back(memory::device_of_rank(words.device, rank, local));
+    for (const memory::DeviceInfo& info : memory::device_entry(device.kind).found()) {
+      if (info.index == device.index) bytes += static_cast<std::uint64_t>(info.bytes);
+    }
+  }
+  if (!launcher) memory::try_devices(devices);
+  return bytes / static_cast<std::uint64_t>(local) * static_cast<std::uint64_t>(ranks);
+}
+
 }  // namespace
 
 int ranks_of(std::optional<std::int64_t> asked) {
@@ -77,6 +96,9 @@ void RankFlags::declare(Arguments& arguments) {
                    "Ranks that compute each layer together, in parts (parallel.tensor); without -n "
                    "there are as many [1]");
   arguments.option("--threads", &threads, "Threads per rank [cores / ranks]");
+  arguments.option("--device",
+                   &device,
+                   "Where the ranks compute, as in run.device: cpu, cuda, cuda:0,2 or auto [cpu]");
 }
 
 int with_model(std::unique_ptr<engine::OpenModel> model,
@@ -86,22 +108,33 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
                const engine::OpenModel* beside) {
   const int ranks = ranks_of(words.ranks ? words.ranks : words.tensor), threads = threads_of(words);
   const mesh::Mesh mesh = mesh_of(model->shape, words, ranks);
-  engine::check_memory(
-      *model, ranks, launch::available_memory(), as, mesh.size(mesh::AxisSet::tp()), beside);
-  if (ranks == 1) {
+  const bool on_host = memory::device_kind(words.device) == DeviceKind::Cpu;
+  engine::check_memory(*model,
+                       ranks,
+                       on_host ? launch::available_memory() : memory_of_devices(words, ranks),
+                       as,
+                       mesh.size(mesh::AxisSet::tp()),
+                       beside);
+  if (ranks == 1 && on_host) {
     engine::load_model(*model, threads, as);
     fn(*model, true);
     return kExitOk;
   }
-  return engine::run_ranks(mesh, threads, engine::log_failure, [&](comm::World& world) {
-    // Destroyed before its world.
-    const std::unique_ptr<engine::OpenModel> mine = std::move(model);
-    engine::load_model(*mine, world, as);
-    fn(*mine, world.is_leader());
-    if (world.is_leader()) require_output_written();
-    world.barrier(TESSERA_HERE("end of the command"));
-    return kExitOk;
-  });
+  return engine::run_ranks(
+      mesh,
+      threads,
+      engine::log_failure,
+      [&](comm::World& world) {
+        // Destroyed before its world.
+        const std::unique_ptr<engine::OpenModel> mine = std::move(model);
+        engine::load_model(*mine, world, as);
+        fn(*mine, world.is_leader());
+        if (world.is_leader()) require_output_written();
+        world.barrier(TESSERA_HERE("end of the command"));
+        return kExitOk;
+      },
+      "auto",
+      words.device);
 }
 
 }  // namespace tessera::cli

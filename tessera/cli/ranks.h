@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "tessera/cli/arguments.h"
 #include "tessera/engine/open_model.h"
@@ -21,9 +22,10 @@ inline constexpr const char* kRanksOption =
 /// Error{Config}.
 int ranks_of(std::optional<std::int64_t> asked);
 
-/// -n, --tensor and --threads of a command that reads a model.
+/// -n, --tensor, --threads and --device of a command that reads a model.
 struct RankFlags {
   std::optional<std::int64_t> ranks, tensor, threads;
+  std::string device = "cpu";  ///< as run.device
   void declare(Arguments& arguments);
 };
 

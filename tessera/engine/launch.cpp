@@ -31,6 +31,7 @@
 #include "tessera/launch/run_rank.h"
 #include "tessera/memory/caching_allocator.h"
 #include "tessera/memory/device.h"
+#include "tessera/ops/gpu/attention_kernel.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
@@ -46,6 +47,7 @@ constexpr double kConnectSeconds = 60.0;
 struct Means {
   std::string device = "cpu";  ///< run.device
   std::string link = "auto";   ///< run.transport
+  ops::AttentionKernel attention = ops::AttentionKernel::Deterministic;
 };
 
 /// The control page of a rank without a supervisor, for the life of the process.
@@ -61,6 +63,7 @@ std::unique_ptr<comm::World> make_world(const launch::RankInfo& info,
   const Device device =
       memory::device_of_rank(means.device, info.local_rank, info.local_world_size);
   memory::device_entry(device.kind).enter(device);
+  ops::set_attention_kernel(means.attention);
   if (info.control < 0 && device.kind == DeviceKind::Cpu) return comm::solo_world();
   return comm::make_world(
       {.info = info,
@@ -273,7 +276,10 @@ int run_planned(const planner::Plan& plan,
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
   const planner::RunOptions& asked_for = plan.run().options;
-  return run(std::move(options), how, mesh, {asked_for.device, asked_for.transport}, fn);
+  const auto attention = asked_for.attention_kernel == "fastest"
+                             ? ops::AttentionKernel::Fastest
+                             : ops::AttentionKernel::Deterministic;
+  return run(std::move(options), how, mesh, {asked_for.device, asked_for.transport, attention}, fn);
 }
 
 }  // namespace
@@ -305,10 +311,11 @@ int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const std::string& link) {
+              const std::string& link,
+              const std::string& device) {
   launch::Options options = options_of(mesh, threads, report);
   options.stops_at_once = true;
-  return run(std::move(options), {}, mesh, {.link = link}, fn);
+  return run(std::move(options), {}, mesh, {.device = device, .link = link}, fn);
 }
 
 }  // namespace tessera::engine

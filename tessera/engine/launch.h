@@ -65,13 +65,14 @@ std::uint64_t asked_of(const planner::Plan& plan);
 std::uint64_t asked_of(const planner::PlanWithData& plan);
 
 /// The same for ranks without a plan, on the given mesh. `threads` is for each rank's kernels; 0:
-/// cores / local ranks. `link`: a value of run.transport. A signal ends the ranks at once
-/// (launch::Options::stops_at_once).
+/// cores / local ranks. `link`: a value of run.transport; `device`: of run.device. A signal ends
+/// the ranks at once (launch::Options::stops_at_once).
 int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const std::string& link = "auto");
+              const std::string& link = "auto",
+              const std::string& device = "cpu");
 
 /// How a rank without others starts in the caller's process.
 struct InProcess {

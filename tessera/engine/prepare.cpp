@@ -25,6 +25,7 @@
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
 #include "tessera/memory/device.h"
+#include "tessera/memory/device_trial.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/memory.h"
@@ -76,28 +77,36 @@ Local local_of(const planner::Plan& plan, const hosts::HostPart* part) {
   return out;
 }
 
-/// Throws if the host lacks devices that the ranks need; warns of those that others use.
+/// Throws if the host lacks devices that the ranks need, or if one of them does not work; warns of
+/// those that others use.
 void check_devices(const std::string& asked, const Local& local) {
+  std::vector<Device> devices;
   for (int rank = 0; rank < local.ranks; ++rank) {
-    const Device device = memory::device_of_rank(asked, rank, local.ranks);
+    const Device device = devices.emplace_back(memory::device_of_rank(asked, rank, local.ranks));
     const memory::DeviceEntry& entry = memory::device_entry(device.kind);
     const std::string busy = entry.busy == nullptr ? "" : entry.busy(device);
     if (!busy.empty() && local.is_leader) log::warn("run.device: " + busy);
   }
+  // Ranks that a launcher started are processes of their own, and each finds out for itself.
+  if (!local.launched) memory::try_devices(devices);
 }
 
 /// Returns the bytes that a rank may use of the memory of its device: that of the smallest one;
 /// nothing if it is the memory of the host.
 std::optional<std::int64_t> device_memory(const std::string& asked, int ranks) {
-  // The driver's context, and the workspaces of libraries.
-  constexpr std::int64_t kReserved = std::int64_t{1} << 30;
+  // The driver's context with the kernels of all libraries, the workspaces of cuBLAS and cuDNN, and
+  // NCCL's buffers (2.28: 16 channels of 4 MiB for each direction of a communicator, of which a
+  // training has up to three). Source: nvidia-smi of idle processes, NCCL_BUFFSIZE's default.
+  constexpr std::int64_t kContext = std::int64_t{640} << 20, kWorkspaces = std::int64_t{128} << 20,
+                         kOfNccl = std::int64_t{384} << 20;
+  const std::int64_t reserved = kContext + kWorkspaces + (ranks > 1 ? kOfNccl : 0);
   std::optional<std::int64_t> least;
   for (int rank = 0; rank < ranks; ++rank) {
     const Device device = memory::device_of_rank(asked, rank, ranks);
     const memory::DeviceEntry& entry = memory::device_entry(device.kind);
     if (entry.shared) return std::nullopt;
     for (const memory::DeviceInfo& info : entry.found()) {
-      const std::int64_t free = std::max<std::int64_t>(0, info.bytes - kReserved);
+      const std::int64_t free = std::max<std::int64_t>(0, info.bytes - reserved);
       if (info.index == device.index) least = std::min(least.value_or(free), free);
     }
   }

@@ -22,14 +22,21 @@ namespace {
 
 constexpr std::int64_t kIgnored = 2;    // steps until caches are full
 constexpr std::int64_t kMeasured = 12;  // the step whose arithmetic is counted
-constexpr std::int64_t kKnown = 3;      // the same where the machine's rates are known
-constexpr double kWorthIt_s = 60;       // minimum remaining time
+constexpr std::int64_t kKnown = 3;  // the same on a device, or where the machine's rates are known
+constexpr double kWorthIt_s = 60;   // minimum remaining time
+
+Device device_of(Engine& engine) {
+  return engine.world().transport().device();
+}
 
 }  // namespace
 
 std::string Speed::text(double step_s) const {
   if (step_s <= 0 || peak <= 0) return "";
-  return fmt::format("{:.3g} TFLOP/s (MFU {:.0f}%)", flops / step_s / 1e12, 100 * share(step_s));
+  const std::string light =
+      least_s > 0 ? fmt::format(", {:.0f}% of the speed of light", 100 * least_s / step_s) : "";
+  return fmt::format(
+      "{:.3g} TFLOP/s (MFU {:.0f}%{})", flops / step_s / 1e12, 100 * share(step_s), light);
 }
 
 double Speed::share(double step_s) const {
@@ -67,7 +74,9 @@ void SpeedMeter::before_step(Engine& engine) {
   const bool known = steps_ + 1 == kKnown;
   if (!known && (steps_ + 1 != kMeasured || speed_)) return;
   engine.pause_clock();
-  if (known) {
+  if (known && device_of(engine).kind != DeviceKind::Cpu) {
+    measures_ = true;
+  } else if (known) {
     comm::World& world = engine.world();
     known_ = world.all_gather(
         world.everyone(), {known_rate(engine.plan())}, TESSERA_HERE("rates of the machines"));
@@ -92,30 +101,37 @@ void SpeedMeter::after_step(Engine& engine,
   if (++steps_ > kIgnored && steps_ < kMeasured) seconds_ += report.seconds;
   if (!measures_) return;
   measures_ = false;
-  double flops = log_ ? 0.0 : -1.0;
-  if (log_) {
-    for (const ops::OpRow& row : log_->rows())
-      flops += row.flops;
-  }
+  const bool logged = log_ != nullptr;
+  const std::vector<ops::OpRow> rows = logged ? log_->rows() : std::vector<ops::OpRow>();
   log_.reset();
   engine.pause_clock();
-  comm::World& world = engine.world();
-  const double rate = known_.empty() ? ops::peak_flops(planner::working_of(engine.plan()))
+  const Device device = device_of(engine);
+  const double peak = known_.empty() ? ops::peak_flops(planner::working_of(engine.plan()), device)
                                      : known_rate(engine.plan());
-  const std::vector<double> all =
-      world.all_gather(world.everyone(), {flops, rate}, TESSERA_HERE("arithmetic of a step"));
+  // On a CPU, what operations read is often in its caches, so that a bound by traffic says little.
+  const double traffic = device.kind == DeviceKind::Cpu ? 0.0 : ops::peak_bytes(device);
+  double flops = logged ? 0.0 : -1.0, least_s = 0.0;
+  for (const ops::OpRow& row : rows) {
+    flops += row.flops;
+    if (traffic > 0.0) least_s += std::max(row.flops / peak, row.bytes / traffic);
+  }
+  comm::World& world = engine.world();
+  const std::vector<double> all = world.all_gather(
+      world.everyone(), {flops, peak, least_s}, TESSERA_HERE("arithmetic of a step"));
   engine.resume_clock();
   Speed sum;
-  for (std::size_t i = 0; i + 1 < all.size(); i += 2) {
+  for (std::size_t i = 0; i + 2 < all.size(); i += 3) {
     if (all[i] < 0) return;
     sum.flops += all[i];
     sum.peak += all[i + 1];
+    sum.least_s = std::max(sum.least_s, all[i + 2]);
   }
   speed_ = sum;
   if (run_dir.empty() || !world.is_leader()) return;
   const json::Value out =
       json::Value::object({{"flops_per_step", json::Value::number(sum.flops)},
-                           {"peak_flops_per_s", json::Value::number(sum.peak)}});
+                           {"peak_flops_per_s", json::Value::number(sum.peak)},
+                           {"least_s_per_step", json::Value::number(sum.least_s)}});
   files::write_atomic(run_dir / "speed.json", out.dump() + "\n");
 }
 
@@ -127,7 +143,9 @@ std::optional<Speed> read_speed(const std::filesystem::path& run_dir) {
     const json::Value *const flops = read.find("flops_per_step"), *const peak =
                                                                       read.find("peak_flops_per_s");
     if (flops == nullptr || peak == nullptr) return std::nullopt;
-    return Speed{flops->as_double(), peak->as_double()};
+    const json::Value* const least = read.find("least_s_per_step");
+    return Speed{
+        flops->as_double(), peak->as_double(), least == nullptr ? 0.0 : least->as_double()};
   } catch (const Error&) {
     return std::nullopt;  // the file is damaged: other numbers of the run do not depend on it
   }

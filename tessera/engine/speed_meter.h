@@ -24,16 +24,20 @@ struct Speed {
   /// FLOP/s of matrix products in the working dtype: of the machine file of `tessera bench
   /// machine`, or measured on all ranks at the same time.
   double peak = 0;
+  /// Seconds of a step whose operations run at the machine's peak of arithmetic or of memory
+  /// traffic, whichever bounds each, on the slowest rank; 0: not known.
+  double least_s = 0;
   /// The share of `peak` that a step of this duration reaches; 0: unknown.
   [[nodiscard]] double share(double step_s) const;
-  /// Returns "0.145 TFLOP/s (MFU 61%)" for a step of this duration.
+  /// Returns "0.145 TFLOP/s (MFU 61%)" for a step of this duration, and with least_s "(MFU 61%, 74%
+  /// of the speed of light)".
   [[nodiscard]] std::string text(double step_s) const;
 };
 
-/// Counts the arithmetic of a step. Where `tessera bench machine` has measured the machine of every
-/// rank, that is the third step. Otherwise trainings that will take more than a minute are measured
-/// in their twelfth step, and then the machine, which takes about half a second; shorter ones are
-/// not. All methods are collective.
+/// Counts the arithmetic of a step. On a device, or where `tessera bench machine` has measured the
+/// machine of every rank, that is the third step. Otherwise trainings that will take more than a
+/// minute are measured in their twelfth step, and then the machine, which takes about half a
+/// second; shorter ones are not. All methods are collective.
 class SpeedMeter {
  public:
   void before_step(Engine& engine);

@@ -40,6 +40,11 @@ struct DeviceEntry {
   /// Says that other processes use a large part of the memory of a device, and which; an empty
   /// string if they do not. May be absent.
   std::string (*busy)(Device device) = nullptr;
+  /// Computes something on the device that the process has entered, and throws Error{Environment}
+  /// if that fails. May be absent. device_trial.h calls it before a job starts.
+  void (*try_out)(Device device) = nullptr;
+  /// The libraries that a rank loads for the device, "plugin: its path"; may be absent.
+  std::vector<std::string> (*libraries)() = nullptr;
 };
 /// By the name that a user types: "cpu". Static objects register them, before main or when a plugin
 /// is loaded.

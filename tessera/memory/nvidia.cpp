@@ -20,7 +20,7 @@ namespace {
 /// NVIDIA's management library (NVML): its functions return 0 for success. Source: NVML API
 /// reference of CUDA 13.
 constexpr int kCuda = 13000;
-constexpr int kOldestMajor = 7, kOldestMinor = 5;
+constexpr int kOldestMajor = 8, kOldestMinor = 0;  // the oldest for which kernels are compiled
 constexpr const char* kOldestDriver = "580";
 
 using Handle = void*;
@@ -175,12 +175,11 @@ NvidiaChoice choose_gpus(const NvidiaHost& host, const char* visible, const std:
              old != seen.end()) {
     const NvidiaGpu& gpu = host.gpus[*old];
     out.why_not = fmt::format(
-        "{} has the compute capability {}.{}, and CUDA {} needs {}.{}: leave it out of "
+        "{} has the compute capability {}.{}, and this build needs {}.{}: leave it out of "
         "CUDA_VISIBLE_DEVICES",
         gpu.name,
         gpu.major,
         gpu.minor,
-        kCuda / 1000,
         kOldestMajor,
         kOldestMinor);
   } else {
@@ -206,6 +205,57 @@ std::string busy_note(const NvidiaHost& host, const char* visible, int index) {
                      gpu.name,
                      gpu.used_by.empty() ? "" : " by ",
                      text::join(gpu.used_by, ", "));
+}
+
+NvidiaFailure explain_failure(const std::string& words,
+                              const std::string& device,
+                              const std::string& busy) {
+  const auto has = [&](std::string_view part) { return words.find(part) != std::string::npos; };
+  const std::string used = busy.empty() ? "" : ": " + busy;
+  if (has("out of memory")) {
+    return {fmt::format("{} has no free memory{}", device, used),
+            "end the processes that use it, or choose another GPU (--device cuda:1)"};
+  }
+  if (has("busy or unavailable")) {
+    return {fmt::format("{} is busy: another process uses it alone{}", device, used),
+            "end that process, or allow several ones: nvidia-smi --compute-mode=0"};
+  }
+  if (has("no kernel image")) {
+    return {device + " has an architecture for which the CUDA libraries have no kernels",
+            "use a GPU of compute capability 8.0 or newer, or --device cpu"};
+  }
+  if (has("driver version is insufficient") || has("driver on your system is too old")) {
+    return {device + ": the driver is older than the CUDA libraries",
+            fmt::format("install the driver {} or a newer one", kOldestDriver)};
+  }
+  return {fmt::format("{} cannot be used: {}", device, words.substr(0, words.find('\n'))),
+          "see whether nvidia-smi names a fault of this GPU; --device cpu computes on the CPU"};
+}
+
+std::string why_other_libraries(const std::string& folder, const std::string& own) {
+  std::ifstream file(folder + "/../version.py");
+  std::string torch, cuda;
+  for (std::string line; std::getline(file, line);) {
+    const auto value = [&] {
+      const std::size_t begin = line.find('\''), end = line.rfind('\'');
+      return begin == std::string::npos ? "" : line.substr(begin + 1, end - begin - 1);
+    };
+    if (line.starts_with("__version__")) torch = value();
+    if (line.starts_with("cuda")) cuda = value();
+  }
+  if (torch.empty()) return "";  // dlopen() and the trial of the device remain
+  const bool same = torch.starts_with(own) &&
+                    (torch.size() == own.size() || torch[own.size()] == '+') &&
+                    cuda.starts_with(fmt::format("{}.", kCuda / 1000));
+  if (same) return "";
+  return fmt::format(
+      "the libraries in {} are those of torch {} with CUDA {}, and this build needs torch {} with "
+      "CUDA {}: run tools/setup.sh --cuda, or set TESSERA_CUDA",
+      folder,
+      torch,
+      cuda.empty() || cuda == "None" ? "none" : cuda,
+      own,
+      kCuda / 1000);
 }
 
 }  // namespace tessera::memory

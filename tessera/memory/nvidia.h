@@ -41,6 +41,20 @@ struct NvidiaChoice {
 /// and GPUs than those of CUDA 13 are not used.
 NvidiaChoice choose_gpus(const NvidiaHost& host, const char* visible, const std::string& library);
 
+/// What a user should know of a failure of CUDA on a device, and what to do.
+struct NvidiaFailure {
+  std::string what, fix;
+};
+/// `words`: CUDA's own message. `device`: the name and index of the GPU. `busy`: busy_note() of it.
+NvidiaFailure explain_failure(const std::string& words,
+                              const std::string& device,
+                              const std::string& busy);
+
+/// Says why the CUDA libraries in a folder are not those that this program was built for; an empty
+/// string if they are. `folder` holds libtorch_cuda.so; the file version.py beside the folder names
+/// the versions of torch and CUDA. `own`: torch's version of this program, "2.11.0".
+std::string why_other_libraries(const std::string& folder, const std::string& own);
+
 /// Says who uses more than a tenth of the memory of the device; empty: nobody.
 std::string busy_note(const NvidiaHost& host, const char* visible, int index);
 

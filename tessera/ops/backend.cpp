@@ -14,7 +14,10 @@ namespace {
 
 const Backend& find(c10::DeviceType type) {
   const std::string name = c10::DeviceTypeName(type, /*lower_case=*/true);
-  return *backends().get(backends().has(name) ? name : "aten");
+  for (const std::string& known : {name + "_plugin", name}) {
+    if (backends().has(known)) return *backends().get(known);
+  }
+  return *backends().get("aten");
 }
 
 const Backend& find_for_host() {
@@ -37,6 +40,10 @@ const Backend& find_for_host() {
 Registry<const Backend*>& backends() {
   static Registry<const Backend*> registry("set of kernels");
   return registry;
+}
+
+std::uint64_t operations_of_library() {
+  return kOperations;
 }
 
 const Backend& backend(c10::Device device) {

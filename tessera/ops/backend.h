@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <c10/core/Device.h>
 
@@ -71,10 +72,26 @@ Registry<const Backend*>& backends();
 #define TESSERA_BACKEND(name, backend) \
   static const bool tessera_backend_##name = ::tessera::ops::backends().add(#name, &(backend))
 
+/// A number that changes with the list of operations. A plugin compares its own one with that of
+/// the library.
+std::uint64_t operations_of_library();
+constexpr std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
+  for (const char c : text)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return hash;
+}
+#define TESSERA_OP(result, name, parameters) #result " " #name #parameters ";"
+#define TESSERA_OP_VALUE TESSERA_OP
+inline constexpr std::uint64_t kOperations = hash_of(
+#include "tessera/ops/backend_ops.inc"
+);
+
 /// The backend for tensors on `device`. For the CPU: "batch_invariant" within a BatchInvariance,
 /// else the one that TESSERA_KERNELS names (read once), by default "cpu"; throws Error{Config} for
-/// a name that does not run there. For another device: the one with the device's name ("cuda"),
-/// else "aten". Can be called from any thread.
+/// a name that does not run there. For another device: the one of a plugin with the device's
+/// name and "_plugin" ("cuda_plugin"), else the one with its name ("cuda"), else "aten". Can be
+/// called from any thread.
 const Backend& backend(c10::Device device);
 const Backend& backend(Device device);
 

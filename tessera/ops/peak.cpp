@@ -9,6 +9,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/ops/linear.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops {
 namespace {
@@ -29,29 +30,44 @@ double best_seconds(Fn fn) {
   return best;
 }
 
-double product_flops(at::ScalarType dtype, std::int64_t N, std::int64_t I, std::int64_t O) {
-  const at::Tensor x = at::ones({N, I}, dtype), weight = at::ones({O, I}, dtype);
-  const double seconds = best_seconds([&] { ops::linear(x, weight); });
+double product_flops(const at::TensorOptions& options,
+                     std::int64_t N,
+                     std::int64_t I,
+                     std::int64_t O) {
+  const at::Tensor x = at::ones({N, I}, options), weight = at::ones({O, I}, options);
+  const double seconds = best_seconds([&] {
+    ops::linear(x, weight);
+    wait_for_device(x.device());
+  });
   return 2.0 * static_cast<double>(N) * static_cast<double>(I) * static_cast<double>(O) / seconds;
 }
 
 }  // namespace
 
-double peak_flops(DType dtype) {
+double peak_flops(DType dtype, Device device) {
   // A training may measure while it runs; its own memory is that without the operands.
   memory::Ledger own;
   const memory::ScopedLedger counted(own);
-  const at::ScalarType type = to_torch(dtype);
-  return std::max(product_flops(type, 1024, 1024, 1024), product_flops(type, 2048, 1024, 4096));
+  const at::TensorOptions options = at::device(to_torch(device)).dtype(to_torch(dtype));
+  constexpr std::int64_t N = 2048, I = 1024, O = 4096;
+  constexpr double kFast = 2.0 * N * I * O / 2e-3;
+  const double most =
+      std::max(product_flops(options, 1024, 1024, 1024), product_flops(options, N, I, O));
+  if (device.kind == DeviceKind::Cpu || most < kFast) return most;
+  return std::max(most, product_flops(options, 8192, 8192, 8192));
 }
 
-double peak_bytes() {
+double peak_bytes(Device device) {
   memory::Ledger own;
   const memory::ScopedLedger counted(own);
   constexpr std::int64_t kFloats = std::int64_t{1} << 24;  // 64 MiB, beyond most caches
-  const at::Tensor a = at::ones({kFloats}), b = at::ones({kFloats});
-  at::Tensor sum = at::empty({kFloats});
-  const double seconds = best_seconds([&] { at::add_out(sum, a, b); });
+  const at::TensorOptions options = at::device(to_torch(device)).dtype(at::kFloat);
+  const at::Tensor a = at::ones({kFloats}, options), b = at::ones({kFloats}, options);
+  at::Tensor sum = at::empty({kFloats}, options);
+  const double seconds = best_seconds([&] {
+    at::add_out(sum, a, b);
+    wait_for_device(sum.device());
+  });
   return 3.0 * 4.0 * static_cast<double>(kFloats) / seconds;
 }
 

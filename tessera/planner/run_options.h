@@ -15,8 +15,9 @@ namespace tessera::planner {
 /// DeepSpeed's number of restarts of an elastic training.
 inline constexpr std::int64_t kElasticRestarts = 100;
 struct RunOptions {
-  std::string dir;              ///< empty: runs/<name of the file>
-  std::string device = "auto";  ///< memory::device_of_rank()
+  std::string dir;                                 ///< empty: runs/<name of the file>
+  std::string device = "auto";                     ///< memory::device_of_rank()
+  std::string attention_kernel = "deterministic";  ///< ops::kAttentionKernels
   std::optional<std::int64_t> threads_per_rank;
   json::Value hosts;               ///< path of a hostfile, or its lines as a list; null: this host
   std::string transport = "auto";  ///< comm::link_choices()

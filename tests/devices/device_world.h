@@ -9,6 +9,8 @@
 
 #include "devices/simulated_gpu.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
 #include "tessera/comm/world.h"
 #include "tessera/memory/device.h"
 #include "tessera/tensor/dtype.h"

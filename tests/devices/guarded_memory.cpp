@@ -53,9 +53,25 @@ void GuardedMemory::open(std::byte* at, int change) {
   const std::lock_guard lock(mutex_);
   const auto block = std::prev(blocks_.upper_bound(at));
   if (at >= block->first + block->second.mapped) std::abort();
-  block->second.opened += change;
-  const int access = block->second.opened > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
-  if (mprotect(block->first, block->second.mapped, access) != 0) std::abort();
+  GuardedMemory::change(block->first, block->second, change);
+}
+
+void GuardedMemory::change(const std::byte* at, Block& block, int by) {
+  const bool before = block.opened > 0;
+  block.opened += by;
+  if (before == (block.opened > 0)) return;
+  const int access = before ? PROT_NONE : PROT_READ | PROT_WRITE;
+  if (mprotect(const_cast<std::byte*>(at), block.mapped, access) != 0) std::abort();
+}
+
+GuardedMemory::OpenAll::OpenAll(GuardedMemory& memory) : memory_(memory), lock_(memory.mutex_) {
+  for (auto& [at, block] : memory_.blocks_)
+    change(at, block, 1);
+}
+
+GuardedMemory::OpenAll::~OpenAll() {
+  for (auto& [at, block] : memory_.blocks_)
+    change(at, block, -1);
 }
 
 }  // namespace tessera::test

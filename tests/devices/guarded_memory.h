@@ -30,12 +30,27 @@ class GuardedMemory {
     std::byte* at_;
   };
 
+  /// While it exists, all blocks may be accessed; none may be allocated or released.
+  class OpenAll {
+   public:
+    explicit OpenAll(GuardedMemory& memory);
+    ~OpenAll();
+    OpenAll(const OpenAll&) = delete;
+    OpenAll& operator=(const OpenAll&) = delete;
+
+   private:
+    GuardedMemory& memory_;
+    std::lock_guard<std::mutex> lock_;
+  };
+
  private:
   struct Block {
     std::size_t bytes = 0, mapped = 0;
     int opened = 0;  ///< number of existing Opens
   };
   void open(std::byte* at, int change);
+  /// Counts one more, or one less, user of a block.
+  static void change(const std::byte* at, Block& block, int by);
 
   std::mutex mutex_;
   std::map<std::byte*, Block> blocks_;

@@ -1,32 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "devices/simulated_gpu.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
-#include <set>
-#include <string_view>
 #include <utility>
 
 #include "devices/guarded_memory.h"
+#include "devices/operation_facts.h"
 #include "devices/order_checker.h"
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
 namespace tessera::test {
 namespace {
 
-constexpr auto kType = c10::DeviceType::PrivateUse1;
+// A simulated libtorch_cuda.so (fake_cuda/) registers the same device as CUDA's.
+#if defined(TESSERA_SIMULATED_CUDA)
+#define SIMULATED_KEY CUDA
+#else
+#define SIMULATED_KEY PrivateUse1
+#endif
+constexpr auto kType = c10::DeviceType::SIMULATED_KEY;
+constexpr auto kKey = c10::DispatchKey::SIMULATED_KEY;
 constexpr int kMostStreams = 1000;  // of a device
 
 thread_local int current_device = 0;
@@ -71,6 +82,7 @@ struct Machine {
     std::vector<int> used;  ///< streams of record_stream()
   };
   std::map<const void*, Owner> owners;
+  std::int64_t allocated = 0, most_allocated = 0;  ///< bytes of all devices
   std::map<const std::byte*, std::size_t> pinned;
   std::vector<Flight> flights;
 
@@ -131,21 +143,45 @@ void access(int device,
       current_stream(device), host_of(device), what, ranges_of(reads), ranges_of(writes));
 }
 
-struct DeviceAllocator final : c10::Allocator {
+/// The variable SIMULATED_GPU_FAILS has the words with which the device fails; nullptr: it does
+/// not.
+const char* failure() {
+  return std::getenv("SIMULATED_GPU_FAILS");
+}
+
+struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(std::size_t bytes) override {
+    TORCH_CHECK(failure() == nullptr, "CUDA error: ", failure());
     void* const at = machine().memory.allocate(bytes);
     const std::lock_guard lock(machine().mutex);
-    if (at != nullptr) machine().owners[at] = {current_stream(current_device), {}};
+    if (at != nullptr) {
+      machine().owners[at] = {current_stream(current_device), {}};
+      machine().allocated += static_cast<std::int64_t>(bytes);
+      machine().most_allocated = std::max(machine().most_allocated, machine().allocated);
+    }
     return {at, at, &release, c10::Device(kType, static_cast<c10::DeviceIndex>(current_device))};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) const override {
     TORCH_CHECK(false, "a simulated device clones no storage");
   }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream on) override;
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex /*device*/) override {
+    const std::lock_guard lock(machine().mutex);
+    c10::CachingDeviceAllocator::DeviceStats out;
+    out.allocated_bytes[0].current = machine().allocated;
+    out.allocated_bytes[0].peak = machine().most_allocated;
+    return out;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
+  void resetPeakStats(c10::DeviceIndex /*device*/) override {}
   static void release(void* at) {
     if (at == nullptr) return;
     Machine& all = machine();
     const std::lock_guard lock(all.mutex);
+    all.allocated -= static_cast<std::int64_t>(all.memory.bytes_at(at));
     const Machine::Owner& owner = all.owners.at(at);
     all.order.free({static_cast<const std::byte*>(at), all.memory.bytes_at(at)},
                    owner.stream,
@@ -188,11 +224,38 @@ c10::Allocator* allocator() {
   return allocator;
 }
 
-struct SimulatedHooks final : at::PrivateUse1HooksInterface {
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
-  bool hasPrimaryContext(c10::DeviceIndex /*index*/) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return kSimulatedGpus; }
+#if defined(TESSERA_SIMULATED_CUDA)
+using Hooks = at::CUDAHooksInterface;
+#else
+using Hooks = at::PrivateUse1HooksInterface;
+#endif
+
+struct SimulatedHooks final : Hooks {
+#if defined(TESSERA_SIMULATED_CUDA)
+  explicit SimulatedHooks(at::CUDAHooksArgs /*none*/) {}
+  void init() const override {}
+  bool hasCUDA() const override {
+    return true;
+  }
+  int getNumGPUs() const override {
+    return kSimulatedGpus;
+  }
+  c10::DeviceIndex current_device() const override {
+    return static_cast<c10::DeviceIndex>(test::current_device);
+  }
+#endif
+  bool isBuilt() const override {
+    return true;
+  }
+  bool isAvailable() const override {
+    return true;
+  }
+  bool hasPrimaryContext(c10::DeviceIndex /*index*/) const override {
+    return true;
+  }
+  c10::DeviceIndex deviceCount() const override {
+    return kSimulatedGpus;
+  }
   bool isPinnedPtr(const void* data) const override {
     const std::lock_guard lock(machine().mutex);
     return machine().is_pinned(data);
@@ -288,6 +351,10 @@ struct SimulatedGuard final : c10::impl::NoOpDeviceGuardImpl<kType> {
   }
 };
 
+void DeviceAllocator::recordStream(const c10::DataPtr& data, c10::Stream on) {
+  SimulatedGuard().recordDataPtrOnStream(data, on);
+}
+
 /// The device of new tensors.
 c10::Device chosen(std::optional<at::Device> device) {
   return SimulatedGuard::resolved(device.value_or(c10::Device(kType)));
@@ -300,11 +367,8 @@ at::Tensor empty(at::IntArrayRef sizes,
                  std::optional<bool> /*pinned*/,
                  std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(chosen(device));
-  return at::detail::empty_generic(sizes,
-                                   allocator(),
-                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                   dtype.value_or(at::kFloat),
-                                   format);
+  return at::detail::empty_generic(
+      sizes, allocator(), c10::DispatchKeySet(kKey), dtype.value_or(at::kFloat), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes,
@@ -314,11 +378,8 @@ at::Tensor empty_strided(at::IntArrayRef sizes,
                          std::optional<at::Device> device,
                          std::optional<bool> /*pinned*/) {
   const c10::DeviceGuard guard(chosen(device));
-  return at::detail::empty_strided_generic(sizes,
-                                           strides,
-                                           allocator(),
-                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                           dtype.value_or(at::kFloat));
+  return at::detail::empty_strided_generic(
+      sizes, strides, allocator(), c10::DispatchKeySet(kKey), dtype.value_or(at::kFloat));
 }
 
 /// Opens the memory of a tensor if it is on a device.
@@ -385,36 +446,6 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
   return copy_from(from, to, false);
 }
 
-void collect(const c10::IValue& value, std::vector<at::Tensor>& out) {
-  if (value.isTensor()) {
-    out.push_back(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& x : value.toTensorVector())
-      out.push_back(x);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& x : value.toOptionalTensorVector()) {
-      if (x) out.push_back(*x);
-    }
-  }
-}
-
-/// True if the size or value of the result must be known to the host.
-bool makes_the_host_wait(std::string_view name, const std::vector<at::Tensor>& reads) {
-  static const std::set<std::string_view> kWaits = {"aten::_local_scalar_dense",
-                                                    "aten::nonzero",
-                                                    "aten::masked_select",
-                                                    "aten::equal",
-                                                    "aten::is_nonzero",
-                                                    "aten::unique_dim",
-                                                    "aten::_unique2",
-                                                    "aten::repeat_interleave.Tensor"};
-  if (kWaits.contains(name)) return true;
-  // An index by a mask has as many elements as the mask has ones.
-  return name == "aten::index" && std::any_of(reads.begin(), reads.end(), [](const auto& x) {
-           return x.defined() && x.scalar_type() == at::kBool;
-         });
-}
-
 void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   std::vector<at::Tensor> reads, writes;
@@ -455,7 +486,17 @@ void record_stream(at::Tensor& x, c10::Stream stream) {
   SimulatedGuard().recordDataPtrOnStream(x.storage().data_ptr(), stream);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+#if defined(TESSERA_SIMULATED_CUDA)
+at::Tensor& copy_(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  copy_from(from.sizes() == to.sizes() ? from : from.expand(to.sizes()), to, non_blocking);
+  return to;
+}
+#endif
+
+TORCH_LIBRARY_IMPL(aten, SIMULATED_KEY, m) {
+#if defined(TESSERA_SIMULATED_CUDA)
+  m.impl("copy_", TORCH_FN(copy_));
+#endif
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("_copy_from", TORCH_FN(copy_from));
@@ -467,14 +508,23 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
 }
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(_, SIMULATED_KEY, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
 }
+#if defined(TESSERA_SIMULATED_CUDA)
+using at::CUDAHooksRegistry;
+using at::RegistererCUDAHooksRegistry;
+C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, SimulatedHooks)
+C10_REGISTER_GUARD_IMPL(CUDA, SimulatedGuard)
+#else
 C10_REGISTER_GUARD_IMPL(PrivateUse1, SimulatedGuard)
+#endif
 
 const bool kRegistered = [] {
+#if !defined(TESSERA_SIMULATED_CUDA)
   c10::register_privateuse1_backend("simulated");
   at::RegisterPrivateUse1HooksInterface(new SimulatedHooks);
+#endif
   c10::SetAllocator(kType, allocator());
   return true;
 }();
@@ -509,6 +559,11 @@ void on_simulated_stream(void* stream,
   ++machine().work.operations;
   machine().order.access(
       number, host_of(number / kMostStreams), what, ranges(reads), ranges(writes));
+}
+
+void with_memory(const std::function<void()>& kernel) {
+  GuardedMemory::OpenAll open(machine().memory);
+  kernel();
 }
 
 void copy_there(void* to, const void* from, std::size_t bytes) {

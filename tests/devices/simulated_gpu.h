@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ void on_simulated_stream(void* stream,
                          const std::string& what,
                          const std::vector<Bytes>& reads,
                          const std::vector<Bytes>& writes);
+/// Calls a kernel that reads and writes memory of simulated GPUs by its addresses. The order of
+/// these accesses is not checked.
+void with_memory(const std::function<void()>& kernel);
 /// Copies bytes between any memories, at once.
 void copy_there(void* to, const void* from, std::size_t bytes);
 

@@ -25,6 +25,8 @@ TEST(Speed, IsAShareOfThePeak) {
   const Speed speed{.flops = 3e12, .peak = 4e12};
 
   EXPECT_EQ(speed.text(2.0), "1.5 TFLOP/s (MFU 38%)");
+  EXPECT_EQ((Speed{.flops = 3e12, .peak = 4e12, .least_s = 1.0}.text(2.0)),
+            "1.5 TFLOP/s (MFU 38%, 50% of the speed of light)");
   EXPECT_EQ(speed.text(0.0), "");
   EXPECT_EQ(Speed().text(1.0), "");
 }
@@ -38,6 +40,7 @@ TEST(Speed, IsReadFromARunFolderThatHasIt) {
   ASSERT_TRUE(speed.has_value());
   EXPECT_EQ(speed->flops, 8.0);
   EXPECT_EQ(speed->peak, 16.0);
+  EXPECT_EQ(speed->least_s, 0.0);
 
   files::write_atomic(dir.path() / "speed.json", "{\"flops_per");
   EXPECT_FALSE(read_speed(dir.path()).has_value());

@@ -11,30 +11,34 @@
 #include "ops/support.h"
 
 #include "tessera/ops/backend.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 
 using Results = std::vector<at::Tensor>;
 
-/// A run of weights, a gradient, and three values of state for each.
+/// A run of weights, a gradient, and three values of state for each, in memory of a device.
 struct UpdatedRange {
   at::Tensor master, grad, first, second, third, working;
   RuleRange range;
 
-  explicit UpdatedRange(DType dtype, std::int64_t numel = 2500)
-      : master(random({numel}, 1)),
-        grad(random({numel}, 2)),
-        first(random({numel}, 3) * 0.1),
-        second(random({numel}, 4).abs() * 0.01 + 0.02),
-        third(random({numel}, 5) * 0.1),
-        working(at::zeros({numel}, dtype == DType::F16 ? at::kHalf : at::kBFloat16)) {
+  explicit UpdatedRange(DType dtype,
+                        std::int64_t numel = 2500,
+                        c10::Device device = c10::DeviceType::CPU)
+      : master(random({numel}, 1).to(device)),
+        grad(random({numel}, 2).to(device)),
+        first((random({numel}, 3) * 0.1).to(device)),
+        second((random({numel}, 4).abs() * 0.01 + 0.02).to(device)),
+        third((random({numel}, 5) * 0.1).to(device)),
+        working(at::zeros({numel}, dtype == DType::F16 ? at::kHalf : at::kBFloat16).to(device)) {
     range = {
         .master = master.data_ptr<float>(),
         .grad = grad.data_ptr<float>(),
         .working = dtype == DType::F32 ? nullptr : static_cast<std::uint16_t*>(working.data_ptr()),
         .working_dtype = dtype == DType::F32 ? DType::BF16 : dtype,
         .numel = numel,
-        .grad_scale = 0.5};
+        .grad_scale = 0.5,
+        .device = from_torch(device)};
   }
   [[nodiscard]] float* state(const at::Tensor& values) const { return values.data_ptr<float>(); }
   [[nodiscard]] Results all() const { return {master, grad, first, second, third, working}; }

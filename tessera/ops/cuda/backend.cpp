@@ -14,9 +14,10 @@ at::Tensor on_device(std::int64_t count, at::ScalarType dtype, c10::Device devic
   return at::empty({count}, at::device(device).dtype(dtype));
 }
 
-/// Copies values of the device into host memory, and waits for them.
+/// Copies values of the device into host memory. If that is pinned, the copy may end later, as the
+/// callers of fused_rules.h expect; otherwise the host waits.
 void to_host(const at::Tensor& values, double* host) {
-  at::from_blob(host, {values.numel()}, at::kDouble).copy_(values);
+  at::from_blob(host, {values.numel()}, at::kDouble).copy_(values, /*non_blocking=*/true);
 }
 
 at::Tensor to_device(const float* host, std::int64_t count, c10::Device device) {

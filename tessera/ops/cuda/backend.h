@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend for CUDA devices: kernels of its own where there are some, ATen's operations for the
-// rest. It is a part of the plugin, not of the library; tests run it on the CPU with emulated
-// kernels.
+// The backend for CUDA devices: kernels of its own where there are some, the library's calls of
+// ops/gpu and ATen's operations for the rest. It is a part of the plugin, not of the library; tests
+// run it on the CPU with emulated kernels.
 #pragma once
 
-#include "tessera/ops/aten/backend.h"
+#include "tessera/ops/gpu/backend.h"
 
 namespace tessera::ops::cuda {
 
-class CudaBackend : public aten::AtenBackend {
+class CudaBackend : public gpu::GpuBackend {
  public:
   [[nodiscard]] bool runs_on(c10::DeviceType type) const override;
 
@@ -36,6 +36,33 @@ class CudaBackend : public aten::AtenBackend {
                                          const at::Tensor& labels_N,
                                          double label_smoothing,
                                          const at::Tensor& dlogits_NV) const override;
+
+  void linear_bias_grad(const at::Tensor& dy_NO,
+                        bool accumulate,
+                        const at::Tensor& db_O) const override;
+  void rotary(const at::Tensor& x_BHTK,
+              const RotaryTable& table,
+              int direction,
+              const at::Tensor& y_BHTK) const override;
+  void widen_int8(const at::Tensor& rows_NI,
+                  const at::Tensor& scales_N,
+                  const at::Tensor& out_NI) const override;
+  void widen_nf4(const at::Tensor& codes,
+                 const at::Tensor& scales,
+                 const at::Tensor& out) const override;
+  void narrow_nf4(const at::Tensor& values,
+                  const at::Tensor& codes_out,
+                  const at::Tensor& scales_out) const override;
+  [[nodiscard]] at::Tensor paged_attention(const at::Tensor& q_BH1K,
+                                           const KvPages& pages,
+                                           const at::Tensor& table_BW,
+                                           const at::Tensor& lengths_B,
+                                           const AttentionArgs& args) const override;
+  [[nodiscard]] std::int64_t sample_token(const at::Tensor& logits_V,
+                                          std::int64_t vocab,
+                                          const SamplerOptions& options,
+                                          std::uint64_t seed,
+                                          std::int64_t position) const override;
 
   void adamw(const RuleRange& range,
              float* exp_avg,

@@ -189,4 +189,82 @@ struct SortedIds {
 void embedding_grad(
     DType dtype, const void* dy, const SortedIds& ids, std::int64_t channels, float* dw);
 
+/// Rows of a matrix and the sums of the columns of each of norm_parts(rows) parts of them, in row
+/// order: [parts, columns]. Elements are fp32, bf16 or fp16.
+void column_sums(DType dtype, const void* x, std::int64_t rows, std::int64_t columns, float* parts);
+
+/// Tensors of ops/rotary.h. x and y have contiguous channels; *_at: elements from one sample, head
+/// and token to the next.
+struct RotaryRows {
+  const void* x;
+  void* y;
+  const float *cosine, *sine;  ///< [samples, tokens, pairs], or one sample for all
+  std::int64_t samples, heads, tokens, channels, pairs;
+  std::int64_t x_at[3], y_at[3];
+  std::int64_t table_of_sample;  ///< elements of a sample's table; 0: one for all
+  bool interleaved;
+  float direction;
+};
+void rotary(DType dtype, const RotaryRows& rows);
+
+/// The most channels of a head that paged_attention() takes.
+inline constexpr int kMostPagedChannels = 256;
+/// Arguments of ops/paged_attention.h: q and y are [samples, heads, channels].
+struct PagedRows {
+  const void* q;
+  void* y;
+  const void *keys, *values;               ///< [pages, groups, page_tokens, channels]
+  const float *key_scales, *value_scales;  ///< of int8 pages, else nullptr
+  const std::int64_t *table, *lengths;     ///< [samples, columns], [samples]
+  const float* slopes;                     ///< of ALiBi, [heads], or nullptr
+  const float* bias;                       ///< [heads, bias_keys], or nullptr
+  std::int64_t heads, groups, page_tokens, channels, columns, bias_keys, window;
+  float scale, softcap;
+};
+/// `pages`: fp32, bf16, fp16 or int8.
+void paged_attention(DType dtype, DType pages, const PagedRows& rows, std::int64_t samples);
+
+/// The numbers of a block of NF4, as ops::kNf4Block.
+inline constexpr std::int64_t kNf4Numbers = 64;
+/// base/quant_codes.h's numbers, as an argument of a kernel.
+struct Nf4Table {
+  float values[16], midpoints[15];
+};
+// As the functions of ops/int8_rows.h and ops/nf4.h.
+void widen_int8(const std::int8_t* rows,
+                const float* scales,
+                std::int64_t numel,
+                std::int64_t width,
+                DType dtype,
+                void* out);
+void widen_nf4(const std::uint8_t* codes,
+               const float* scales,
+               const Nf4Table& table,
+               std::int64_t numel,
+               DType dtype,
+               void* out);
+void narrow_nf4(const float* values,
+                std::int64_t numel,
+                const Nf4Table& table,
+                std::uint8_t* codes,
+                float* scales);
+
+/// The places of the results of the sampler in `found`.
+inline constexpr int kBestToken = 0, kUndefinedLogit = 1, kDrawnToken = 2;
+/// Writes the weights e^((logit - largest) / temperature) of the tokens, the token of the largest
+/// logit, and the first logit that is not a number, or -1. weights: nullptr: not wanted.
+void token_weights(const float* logits,
+                   std::int64_t vocab,
+                   double temperature,
+                   double* weights,
+                   std::int64_t* found);
+/// Draws a token, ids[i] or i, by the share `uniform` of the sum of the weights, of which the first
+/// ones that reach the share top_p are kept.
+void draw_token(const double* weights,
+                const std::int64_t* ids,
+                std::int64_t count,
+                double top_p,
+                double uniform,
+                std::int64_t* found);
+
 }  // namespace tessera::ops::cuda

@@ -127,6 +127,19 @@ __global__ void __launch_bounds__(kThreads) norm_columns_kernel(
   if (of_bias != nullptr) of_bias[to] = bias;
 }
 
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    column_sums_kernel(const T* x, i64 rows, i64 columns, i64 rows_of_part, float* parts) {
+  const i64 c = i64{blockIdx.x} * kThreads + threadIdx.x;
+  if (c >= columns) return;
+  const i64 first = i64{blockIdx.y} * rows_of_part;
+  const i64 end = first + rows_of_part < rows ? first + rows_of_part : rows;
+  float sum = 0.0F;
+  for (i64 row = first; row < end; ++row)
+    sum += load(x + row * columns + c, Lane{});
+  parts[i64{blockIdx.y} * columns + c] = sum;
+}
+
 __global__ void __launch_bounds__(kThreads)
     add_parts_kernel(const float* parts, int count, i64 channels, bool accumulate, float* out) {
   const i64 c = i64{blockIdx.x} * kThreads + threadIdx.x;
@@ -211,6 +224,13 @@ void start_norm_columns(const NormGradRows& a, i64 rows, float* of_weight, float
   TESSERA_LAUNCH(grid, kThreads, (norm_columns_kernel<T>), a, rows, each, of_weight, of_bias);
 }
 template <class T>
+void start_column_sums(const T* x, i64 rows, i64 columns, float* sums) {
+  const i64 parts = norm_parts(rows), each = (rows + parts - 1) / parts;
+  const dim3 grid(static_cast<unsigned>((columns + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(parts));
+  TESSERA_LAUNCH(grid, kThreads, (column_sums_kernel<T>), x, rows, columns, each, sums);
+}
+template <class T>
 void start_cross_entropy(const CrossEntropyRows& a, i64 rows) {
   TESSERA_LAUNCH(static_cast<unsigned>(rows), threads_for(a.vocab), (cross_entropy_kernel<T>), a);
 }
@@ -241,6 +261,14 @@ void norm_columns(
   if (count == 0) return;
   with_type(dtype, [&](auto* type) {
     start_norm_columns<std::remove_pointer_t<decltype(type)>>(rows, count, of_weight, of_bias);
+  });
+}
+
+void column_sums(
+    DType dtype, const void* x, std::int64_t rows, std::int64_t columns, float* parts) {
+  if (rows == 0 || columns == 0) return;
+  with_type(dtype, [&](auto* type) {
+    start_column_sums(static_cast<const std::remove_pointer_t<decltype(type)>*>(x), rows, columns, parts);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -49,6 +50,11 @@ tessera_switch_stack:
 .size tessera_switch_stack, .-tessera_switch_stack
 .popsection
 )");
+
+void at_once(const std::function<void()>& kernel) {
+  kernel();
+}
+void (*surroundings)(const std::function<void()>&) = at_once;
 
 enum class State { Ready, AtBlock, AtWarp, Done };
 
@@ -242,7 +248,25 @@ std::uint64_t exchange(std::uint64_t word, int from, const char* where) {
   return s.fibers[other].words[turn];
 }
 
+void set_surroundings(void (*around)(const std::function<void()>& kernel)) {
+  surroundings = around;
+}
+
+namespace {
+
+void run_blocks(dim3 grid, dim3 block, const std::function<void()>& kernel);
+
+}  // namespace
+
 void run(dim3 grid, dim3 block, const std::function<void()>& kernel) {
+  static std::mutex one_kernel;
+  const std::lock_guard lock(one_kernel);
+  surroundings([&] { run_blocks(grid, block, kernel); });
+}
+
+namespace {
+
+void run_blocks(dim3 grid, dim3 block, const std::function<void()>& kernel) {
   constexpr unsigned kMostBlocks = 65535;
   const unsigned threads = block.x * block.y * block.z;
   if (threads == 0 || threads > kMostThreads || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
@@ -268,5 +292,7 @@ void run(dim3 grid, dim3 block, const std::function<void()>& kernel) {
     }
   }
 }
+
+}  // namespace
 
 }  // namespace tessera::emulation

@@ -5,7 +5,7 @@
 // that lacks a barrier reads values that are not there yet; the order of warps and lanes is an
 // option. Shared memory begins as NaNs. A barrier or a warp operation that only some threads reach
 // is an exception with the places where the threads wait. Not found: races between blocks, and
-// effects of the memory model. Threads: one at a time.
+// effects of the memory model. Threads: any; kernels run one after the other.
 #pragma once
 
 #include <cmath>
@@ -51,6 +51,9 @@ void wait_for_warp(const char* where);
 /// Gives `word` to the other lanes of the warp and returns that of lane `from`, or the own one if
 /// there is no such lane.
 std::uint64_t exchange(std::uint64_t word, int from, const char* where);
+/// Sets what runs each kernel, for example with access to the memory of a device; by default it is
+/// called at once.
+void set_surroundings(void (*around)(const std::function<void()>& kernel));
 /// Runs a kernel. Throws std::runtime_error for sizes that CUDA refuses and for threads that wait
 /// for ever.
 void run(dim3 grid, dim3 block, const std::function<void()>& kernel);

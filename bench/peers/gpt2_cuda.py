@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The peer of tools/gpu_check.sh: GPT-2 of 124M on one GPU with torch.compile, cuDNN or flash attention and fused AdamW, in bf16.
+
+usage: python bench/peers/gpt2_cuda.py [--batch 32] [--length 1024] [--steps 20] [--eager]
+
+Weights are fp32 under autocast to bf16, as in nanoGPT. Prints tokens per second of the median step and the peak of memory.
+"""
+import argparse
+import statistics
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+LAYERS, HIDDEN, HEADS, VOCAB = 12, 768, 12, 50304
+
+
+class Layer(nn.Module):
+    """Pre-norm transformer layer with causal attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.qkv, self.proj = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        heads = self.qkv(self.norm_1(x)).view(batch, length, 3, HEADS, HIDDEN // HEADS).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, HIDDEN))
+        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+
+
+class Model(nn.Module):
+    def __init__(self, length):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(length, HIDDEN)
+        self.layers, self.norm = nn.ModuleList(Layer() for _ in range(LAYERS)), nn.LayerNorm(HIDDEN)
+
+    def forward(self, ids, labels):
+        x = self.tokens(ids) + self.positions.weight
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.norm(x) @ self.tokens.weight.T
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--eager", action="store_true")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    model = Model(args.length).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    run = model if args.eager else torch.compile(model)
+    ids = torch.randint(VOCAB, (args.batch, args.length + 1), device="cuda")
+    times = []
+    for _ in range(args.steps):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = run(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    median = statistics.median(times[args.steps // 2:])
+    print(f"{args.batch * args.length / median:,.0f} tokens/s, {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow
+# timeout: 900
+# Faults that are planted into the CUDA kernels are found in their emulation.
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+kernels=$root/tessera/ops/cuda
+common=(-std=c++20 -O1 -fPIC -ffp-contract=off -I"$root" -I"$root/tests" -include "$root/tests/ops/cuda/emulation.h" -w)
+shared=$(mktemp -d)
+trap 'rm -rf "$shared"' EXIT
+compile() { "${CXX:-c++}" "${common[@]}" -x c++ -c "$1" -o "$2"; }
+compile "$root/tests/ops/cuda/mutants/check.cpp" "$shared/check.o" && compile "$root/tests/ops/cuda/emulation.cpp" "$shared/emulation.o" ||
+  { echo "the check does not compile"; exit 1; }
+for name in rows exact paged_attention sampler; do compile "$kernels/$name.cu" "$shared/$name.o" || exit 1; done
+
+# run FILE MUTANT: the exit code of the check with that file in place of the one of its name.
+run() {
+  local objects=("$shared/check.o" "$shared/emulation.o") name
+  for name in rows exact paged_attention sampler; do
+    if [[ $name == "$1" ]]; then objects+=("$2"); else objects+=("$shared/$name.o"); fi
+  done
+  "${CXX:-c++}" "${objects[@]}" -o "$box/check" && timeout 120 "$box/check"
+}
+right() { run none none; }
+# caught FILE OLD NEW: the check fails if OLD, which must be there, is replaced once.
+caught() {
+  python3 - "$kernels/$1.cu" "$box/$1.cu" "$2" "$3" <<'PY' || exit 1
+import sys
+source, to, old, new = sys.argv[1:]
+text = open(source).read()
+if old not in text: sys.exit(f"{source} has no {old!r}")
+open(to, "w").write(text.replace(old, new, 1))
+PY
+  compile "$box/$1.cu" "$box/$1.o" || exit 1
+  run "$1" "$box/$1.o"
+  expect "the fault is found" test $? -gt 0
+}
+
+claim "without a fault everything agrees" right
+claim "no barrier before shared memory is used again" caught rows "__syncthreads();  // the values of an earlier call have been read" ""
+claim "no barrier after it is written" caught rows "parts[threadIdx.x / kWarpSize] = value;
+  __syncthreads();" "parts[threadIdx.x / kWarpSize] = value;"
+claim "no barrier before the gradient takes the logits' place" caught rows \
+  "__syncthreads();  // the label's logit has been read; the gradient may take its place" ""
+claim "one element too far" caught rows "c < a.channels; c += step) {
+    const float g = load(dy + c, Lane{}) * a.weight[c];
+    const float d" "c <= a.channels; c += step) {
+    const float g = load(dy + c, Lane{}) * a.weight[c];
+    const float d"
+claim "a lost row of a part" caught rows "for (i64 row = first; row < end; ++row) {" "for (i64 row = first + 1; row < end; ++row) {"
+claim "a shuffle too few" caught exact "for (int by = kLanes / 2; by > 0; by /= 2)" "for (int by = kLanes / 2; by > 1; by /= 2)"
+claim "two numbers of a byte exchanged" caught exact "byte = byte * 16U + place;" "byte = byte + place * 16U;"
+claim "a wrong sign" caught exact "second * cosine + first * sine" "second * cosine - first * sine"
+claim "an early return before a shuffle" caught exact "float pair[2] = {};" "if (at >= numel) return; float pair[2] = {};"
+claim "no barrier before the warps are added" caught paged_attention "  __syncthreads();
+  float top = largests[0];" "  float top = largests[0];"
+claim "a key that no warp takes" caught paged_attention "key += kPagedWarps" "key += kPagedWarps + 1"
+claim "sums of different scales" caught paged_attention "total = total * keep + weight;" "total = total + weight;"
+claim "no barrier before the first thread reads" caught sampler "undefined[thread] = bad;
+  __syncthreads();" "undefined[thread] = bad;"
+claim "no barrier before parts are used again" caught sampler "__syncthreads();  // earlier parts have been read" ""
+claims_done
