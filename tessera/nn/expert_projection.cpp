@@ -33,10 +33,13 @@ at::Tensor by_choice(const at::Tensor& y_RO, const ops::ExpertRows& order) {
       .view({order.row_of_NK.size(0), order.row_of_NK.size(1), y_RO.size(1)});
 }
 
+/// A pass in the rounds of the exchange. An owner keeps the rows of the first round; those of the
+/// others are sent again for the backward pass.
 struct ProjectionNode : torch::autograd::Function<ProjectionNode> {
   struct Kept {
     std::shared_ptr<const Projection> call;
-    at::Tensor x_QI;
+    at::Tensor x_QI;  ///< of the first round
+    at::Tensor spare;
   };
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
@@ -44,17 +47,27 @@ struct ProjectionNode : torch::autograd::Function<ProjectionNode> {
                             const std::optional<at::Tensor>& /*adapter*/,
                             std::shared_ptr<const Projection> call) {
     const ExpertExchange& exchange = *call->exchange;
-    const at::Tensor x_RI =
-        call->shared ? ops::rows_of_tokens(x.squeeze(1).contiguous(), call->rows, at::Tensor())
-                     : by_expert(x, call->rows);
-    Kept kept = {call, exchange.to_owners(x_RI, "tokens for the experts", *call->context)};
     const std::int64_t outputs = call->weight->info().local_shape().at(1);
-    const at::Tensor y_QO = at::empty({kept.x_QI.size(0), outputs}, x.options());
-    for (const ExpertUnit& unit : exchange.units())
-      rows_of(y_QO, unit)
-          .copy_(expert_product(rows_of(kept.x_QI, unit), *call->weight, nullptr, unit.expert));
-    const at::Tensor y_RO = exchange.to_sources(y_QO, "results of the experts", *call->context);
+    const at::Tensor x_RI = sorted(x, *call);
+    Kept kept = {call, {}, {}};
+    at::Tensor y_RO;
+    for (std::size_t r = 0; r < exchange.rounds().size(); ++r) {
+      const ExpertRound& round = exchange.rounds()[r];
+      const at::Tensor x_QI =
+          exchange.to_owners(x_RI, round, "tokens for the experts", *call->context);
+      const at::Tensor y_QO = at::empty({x_QI.size(0), outputs}, x.options());
+      for (const ExpertUnit& unit : round.units)
+        rows_of(y_QO, unit)
+            .copy_(expert_product(rows_of(x_QI, unit), *call->weight, nullptr, unit.expert));
+      if (r == 0) kept.x_QI = x_QI;
+      exchange.to_sources(y_QO, round, y_RO, "results of the experts", *call->context);
+    }
+    if (const std::int64_t rows = exchange.spare_rows(); rows > 0) {
+      kept.spare = at::empty({rows, x_RI.size(1)}, x.options());
+      (void)at::empty({rows + exchange.rounds().front().rows, x_RI.size(1) + outputs}, x.options());
+    }
     at::Tensor y_NKO = by_choice(y_RO, call->rows);
+    save(node, {exchange.rounds().size() > 1 ? x : at::Tensor()});
     keep(node, std::move(kept));
     return y_NKO;
   }
@@ -63,29 +76,41 @@ struct ProjectionNode : torch::autograd::Function<ProjectionNode> {
     Kept& kept = detail::kept<Kept>(node);
     const std::shared_ptr<const Projection> call = kept.call;
     const ExpertExchange& exchange = *call->exchange;
-    const at::Tensor x_QI = std::move(kept.x_QI);
-    const at::Tensor dy_QO =
-        exchange.to_owners(by_expert(grads[0].to(x_QI.scalar_type()), call->rows),
-                           "gradients for the experts",
-                           *call->context);
-    const at::Tensor dx_QI = at::empty_like(x_QI);
-    ExpertOperands operands;
-    for (const ExpertUnit& unit : exchange.units()) {
-      const at::Tensor dy = rows_of(dy_QO, unit);
-      rows_of(dx_QI, unit).copy_(expert_input_grad(dy, *call->weight, unit.expert));
-      operands.x_QI.push_back(rows_of(x_QI, unit));
-      operands.dy_QO.push_back(dy);
+    const at::Tensor first_QI = std::move(kept.x_QI), dy_NKO = grads[0].to(first_QI.scalar_type()),
+                     dy_RO = by_expert(dy_NKO, call->rows);
+    at::Tensor x_RI, dx_RI;
+    if (exchange.rounds().size() > 1) x_RI = sorted(node->get_saved_variables()[0], *call);
+    const auto sums = std::make_shared<ExpertWeightSums>(*call->weight, nullptr, call->exchange);
+    for (std::size_t r = exchange.rounds().size(); r-- > 0;) {
+      const ExpertRound& round = exchange.rounds()[r];
+      const at::Tensor x_QI =
+          r == 0 ? first_QI
+                 : exchange.to_owners(x_RI, round, "tokens for the experts", *call->context);
+      const at::Tensor dy_QO =
+          exchange.to_owners(dy_RO, round, "gradients for the experts", *call->context);
+      const at::Tensor dx_QI = at::empty_like(x_QI);
+      for (const ExpertUnit& unit : round.units)
+        rows_of(dx_QI, unit)
+            .copy_(expert_input_grad(rows_of(dy_QO, unit), *call->weight, unit.expert));
+      weight_gradient(*call->context, [call, sums, x_QI, dy_QO, r] {
+        for (const ExpertUnit& unit : call->exchange->rounds()[r].units)
+          sums->add(unit, rows_of(x_QI, unit), rows_of(dy_QO, unit));
+      });
+      exchange.to_sources(dx_QI, round, dx_RI, "gradients of the tokens", *call->context);
     }
-    weight_gradient(*call->context, [call, operands = std::move(operands)] {
-      expert_weight_grads(*call->weight, nullptr, *call->exchange, operands);
-    });
-    const at::Tensor dx_RI = exchange.to_sources(dx_QI, "gradients of the tokens", *call->context);
+    kept.spare.reset();
     at::Tensor dx;
     if (node->needs_input_grad(0)) {
       dx = call->shared ? ops::sum_of_rows(dx_RI, call->rows, at::Tensor()).unsqueeze(1)
                         : by_choice(dx_RI, call->rows);
     }
     return {dx, {}, {}, {}};
+  }
+
+  /// This rank's rows by expert.
+  static at::Tensor sorted(const at::Tensor& x, const Projection& call) {
+    return call.shared ? ops::rows_of_tokens(x.squeeze(1).contiguous(), call.rows, at::Tensor())
+                       : by_expert(x, call.rows);
   }
 };
 
@@ -101,7 +126,8 @@ at::Tensor project_by_expert(const at::Tensor& x,
   call->context = &context;
   call->shared = x.size(1) == 1 && chosen_NK.size(1) > 1;
   call->rows = rows_of_choices(chosen_NK, weight.info().shape.front(), x.device());
-  call->exchange = std::make_shared<const ExpertExchange>(context, call->rows.counts, x.is_meta());
+  call->exchange = std::make_shared<const ExpertExchange>(
+      context, call->rows.counts, chosen_NK.size(0), x.is_meta());
   return detail::apply<ProjectionNode>(
       x, weight.tensor(), reach_of(weight), std::shared_ptr<const Projection>(std::move(call)));
 }
