@@ -192,9 +192,9 @@ TEST_F(Records, MayBeUtf16WithItsMark) {
         << big;
   }
   EXPECT_THAT(refusal({write("odd.csv", utf16("a,b\n", false) + "x")}),
-              HasSubstr("no UTF-16 from byte 10 on"));
+              HasSubstr("not UTF-16 from byte 10 on"));
   EXPECT_THAT(refusal({write("half.csv", std::string("\xff\xfe\x3d\xd8", 4))}),
-              HasSubstr("no UTF-16 from byte 2 on"));
+              HasSubstr("not UTF-16 from byte 2 on"));
   EXPECT_THAT(refusal({write("wide.csv", std::string("\xff\xfe\0\0a\0\0\0", 8))}),
               HasSubstr("UTF-32"));
 }
