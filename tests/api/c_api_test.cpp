@@ -242,6 +242,22 @@ TEST(CApi, GatheringAndEvaluatingCallEveryBlock) {
   EXPECT_THAT(caller.gathered, ::testing::ElementsAre("in", "out"));
   // The validation set is the same first eight samples.
   EXPECT_NEAR(loss, caller.descend(1, 8, 0.1)[0], kClose);
+  EXPECT_EQ(json::parse_strict(report, "a report").find("evaluations")->as_integer(), 1);
+  tessera_close(session);
+}
+
+TEST(CApi, AllRanksHaveTheBytesOfAll) {
+  Caller caller;
+  tessera_session* session = nullptr;
+  ASSERT_EQ(caller.open(config(0, 4), &session), 0) << tessera_last_error();
+  const void* all = nullptr;
+  std::int64_t size = -1;
+
+  ASSERT_EQ(tessera_all_gather(session, "a\0b", 3, &all, &size), 0) << tessera_last_error();
+  EXPECT_EQ(std::string(static_cast<const char*>(all), static_cast<std::size_t>(size)),
+            std::string("a\0b", 3));
+  ASSERT_EQ(tessera_all_gather(session, nullptr, 0, &all, &size), 0) << tessera_last_error();
+  EXPECT_EQ(size, 0);
   tessera_close(session);
 }
 
