@@ -26,11 +26,15 @@ struct Projection {
 
 /// Rows in the order of the experts, from rows in the order of the choices, and back.
 at::Tensor by_expert(const at::Tensor& x_NKI, const ops::ExpertRows& order) {
+  // index_select() has no kernel for meta tensors.
+  if (x_NKI.is_meta())
+    return at::empty({order.choice_of_R.numel(), x_NKI.size(-1)}, x_NKI.options());
   return rows(x_NKI).index_select(0, order.choice_of_R);
 }
 at::Tensor by_choice(const at::Tensor& y_RO, const ops::ExpertRows& order) {
-  return y_RO.index_select(0, order.row_of_NK.view({-1}))
-      .view({order.row_of_NK.size(0), order.row_of_NK.size(1), y_RO.size(1)});
+  const std::int64_t N = order.row_of_NK.size(0), K = order.row_of_NK.size(1);
+  if (y_RO.is_meta()) return at::empty({N, K, y_RO.size(1)}, y_RO.options());
+  return y_RO.index_select(0, order.row_of_NK.view({-1})).view({N, K, y_RO.size(1)});
 }
 
 /// A pass in the rounds of the exchange. An owner keeps the rows of the first round; those of the

@@ -21,6 +21,7 @@
 #include "tessera/models/adapter.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/planner/validate.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera {
@@ -232,13 +233,26 @@ TEST(GoldenPeft, TrainsAsManyNumbers) {
     std::int64_t trained = 0;
     for (const auto& [name, info] : one.adapter.parameters)
       trained += info->numel();
-    EXPECT_EQ(trained, *golden::at(one.record, "trainable_parameters").as_integer());
+    const json::Value* const recorded = one.record.find("trainable_parameters");
+    std::int64_t expected = recorded == nullptr ? 0 : *recorded->as_integer();
+    if (recorded == nullptr) {  // newer records list the tensors
+      for (const auto& [name, shape] : golden::at(one.record, "adapter_tensors").members()) {
+        std::int64_t numel = 1;
+        for (const json::Value& size : shape.items())
+          numel *= *size.as_integer();
+        expected += numel;
+      }
+    }
+    EXPECT_EQ(trained, expected);
   });
 }
 
 TEST(GoldenPeft, GivesTheSameOnTwoTensorParallelRanks) {
   comm::run_threads(mesh::Mesh({.tp_col = 2}), [](comm::World& world) {
-    for_each_case([&](const Adapted& one) { expect_recorded(one, &world); });
+    for_each_case([&](const Adapted& one) {
+      // Adapters of a head of keys and values that ranks share are refused.
+      if (planner::ranks_that_share_a_head(one.base.model, 2) == 1) expect_recorded(one, &world);
+    });
   });
 }
 
