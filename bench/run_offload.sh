@@ -73,7 +73,7 @@ for preset in "${presets[@]}"; do
   for ((round = 1; round <= rounds; ++round)); do
     for place in ${PLACES:-memory optimizer both}; do
       config "$place" "$preset" >"$work/$place.json"
-      rm -rf "$work/$place"
+      rm -rf "${work:?}/$place"
       "$tessera" train "$work/$place.json" --set run.dir="$work/$place" >"$work/log" 2>&1 || { tail -20 "$work/log" >&2; exit 1; }
       printf '%-12s %-10s %s\n' "$preset" "$place" "$(summary "$work/$place")"
     done

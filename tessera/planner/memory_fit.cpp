@@ -194,6 +194,17 @@ std::string folder_on_disk(const Plan& plan) {
   return ".";
 }
 
+// The rungs as a part of a sentence; empty if there are none.
+std::string ladder_text(const std::vector<OffloadRung>& rungs) {
+  if (rungs.empty()) return "";
+  std::vector<std::string> texts;
+  for (const OffloadRung& rung : rungs)
+    texts.push_back((rung.fits ? "this fits: " : "") + rung.text());
+  return (rungs.back().fits ? "with the same results, rung by rung: "
+                            : "with the same results, none of these is enough: ") +
+         text::join(texts, "; then ");
+}
+
 }  // namespace
 
 int highest_stage(const Plan& plan) {
@@ -251,11 +262,7 @@ MemoryEstimate check_memory(const Plan& plan, std::uint64_t available) {
   const int ranks = plan.ranks();
   if (fits(need, ranks, available)) return need;
   const std::vector<std::string> changes = changes_that_fit(plan, available);
-  std::vector<std::string> rungs;
-  for (const OffloadRung& rung : offload_ladder(plan, available, folder_on_disk(plan)))
-    rungs.push_back((rung.fits ? "and fits: " : "") + rung.text());
-  const std::string ladder =
-      rungs.empty() ? "" : "without a change of the results: " + text::join(rungs, "; then ");
+  const std::string ladder = ladder_text(offload_ladder(plan, available, folder_on_disk(plan)));
   const std::string one =
       changes.empty() ? "" : "one of these fits: " + text::join(changes, "; or ");
   throw Error(

@@ -301,7 +301,7 @@ TEST(OffloadLadders, AreInTheErrorOfAPlanThatDoesNotFit) {
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.fix(),
-                AllOf(HasSubstr("and fits: zero_optimization.stage 1, "),
+                AllOf(HasSubstr("this fits: zero_optimization.stage 1, "),
                       HasSubstr("offload_optimizer"),
                       HasSubstr("on the disk"),
                       HasSubstr("a step reads"),
