@@ -14,8 +14,6 @@
 #include "devices/device_world.h"
 #include "devices/simulated_gpu.h"
 #include "equivalence/family_rows.h"
-#include "ops/cuda/emulated_backend.h"
-#include "ops/cuda/emulation.h"
 #include "rlhf/support.h"
 #include "support/train_runs.h"
 #include <gmock/gmock.h>
@@ -32,17 +30,8 @@
 namespace tessera::test {
 namespace {
 
-/// The CPU runs the kernels of the simulated GPU in this program: the reference, or, if
-/// TESSERA_KERNELS is "emulated", those of the plugin for CUDA.
-const bool kEmulated = [] {
-  const char* const asked = std::getenv("TESSERA_KERNELS");
-  return asked != nullptr && std::string_view(asked) == "emulated";
-}();
-const bool kSameKernels = [] {
-  if (!kEmulated) return setenv("TESSERA_KERNELS", "aten", /*overwrite=*/1) == 0;
-  emulation::set_surroundings(with_memory);
-  return ops::backends().add("simulated_plugin", &ops::emulated_backend());
-}();
+/// The CPU runs the kernels of the simulated GPU in this program.
+const bool kSameKernels = setenv("TESSERA_KERNELS", "aten", /*overwrite=*/1) == 0;
 
 constexpr std::int64_t kSteps = 2;
 
