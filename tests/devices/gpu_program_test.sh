@@ -16,7 +16,7 @@ unset CUDA_VISIBLE_DEVICES DS_ACCELERATOR SIMULATED_NVML SIMULATED_GPU_FAILS
 write_config() {
   head -c 20000 examples/data/shakespeare.txt >"$box/text.txt"
   cat >"$box/run.json" <<JSON
-{"model": {"preset": "nano", "num_layers": 2, "hidden_size": 32}, "data": {"train": "$box/text.txt", "sequence_length": 32},
+{"model": {"preset": "nano", "num_layers": 2, "hidden_size": 32}, "data": {"train": "$box/text.txt", "sequence_length": 32, "validation_fraction": 0.1},
  "train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "steps_per_print": 1, "trainer": {"max_steps": 4}, "run": {"threads_per_rank": 1}}
 JSON
 }
