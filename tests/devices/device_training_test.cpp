@@ -197,41 +197,6 @@ INSTANTIATE_TEST_SUITE_P(Features, GpuTraining, ::testing::ValuesIn(cases()), []
   return std::string(info.param.name);
 });
 
-/// The times that the host waits for the GPU in a step, and its copies of memory that is not
-/// pinned.
-SimulatedWork work_of_a_step(const TinyRun& run, const Layout& layout) {
-  TinyRun on_gpu = run;
-  on_gpu.use_world(world_on_gpu);
-  SimulatedWork of[2];
-  for (const std::int64_t steps : {1, 3}) {
-    const SimulatedWork before = simulated_work();
-    (void)on_gpu.train(layout, steps);
-    const SimulatedWork after = simulated_work();
-    of[steps / 2] = {after.operations - before.operations,
-                     after.host_waits - before.host_waits,
-                     after.pageable_copies - before.pageable_copies};
-  }
-  return {(of[1].operations - of[0].operations) / 2,
-          (of[1].host_waits - of[0].host_waits) / 2,
-          (of[1].pageable_copies - of[0].pageable_copies) / 2};
-}
-
-TEST(GpuTraining, LetsTheHostWaitTwiceInAStep) {
-  // For the losses of all micro-batches, and for the sums of squares of all gradients.
-  constexpr std::int64_t kWaits = 2;
-  const Layout layout = {.accumulation = 3, .stage = 1};
-  TinyRun plain, padded, documents, mixed;
-  padded.use_padded_documents();
-  documents.use_separate_documents();
-  mixed.set("bf16", kBf16).set("model.label_smoothing", "0.1");
-  for (const TinyRun* const run : {&plain, &padded, &documents, &mixed}) {
-    const SimulatedWork step = work_of_a_step(*run, layout);
-    EXPECT_GT(step.operations, 100);
-    EXPECT_EQ(step.host_waits, kWaits);
-    EXPECT_LE(step.pageable_copies, 1) << "the losses";
-  }
-}
-
 TEST(GpuTraining, RefusesWhatWorksOnMemoryOfTheHost) {
   TinyRun run;
   run.set("optimizer", R"({"type": "Adafactor"})").use_world(world_on_gpu);
