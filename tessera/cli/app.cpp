@@ -50,6 +50,7 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"TESSERA_CACHE",
      "cache folder of tokenized data and of downloads by tools/setup.sh [~/.cache/tessera]"},
+    {"TESSERA_CUDA_PLUGIN", "file of the plugin for GPUs; none: no plugin [beside libtessera.so]"},
     {"TESSERA_CUDA", "folder of libtorch_cuda.so, for GPUs (run.device) [that of libtorch]"},
     {"TESSERA_ISA",
      "kernel variant: portable, avx2, avx512, avx512_bf16 or amx [the best that the CPU supports]"},

@@ -19,6 +19,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/memory/cuda_hooks.h"
 #include "tessera/memory/device_plugin.h"
 #include "tessera/memory/nvidia.h"
 
@@ -113,6 +114,7 @@ void load() {
                     Environment,
                     fmt::format("{} does not belong to this libtorch", path),
                     "use the libraries of torch 2.11 with CUDA 13: tools/setup.sh --cuda");
+    use_loaded_cuda_hooks();
     if (const fs::path plugin = plugin_file(); !plugin.empty()) open_device_plugin(plugin);
     choose_arithmetic();
     return true;

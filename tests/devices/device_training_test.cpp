@@ -14,8 +14,6 @@
 #include "devices/device_world.h"
 #include "devices/simulated_gpu.h"
 #include "equivalence/family_rows.h"
-#include "ops/cuda/emulated_backend.h"
-#include "ops/cuda/emulation.h"
 #include "rlhf/support.h"
 #include "support/train_runs.h"
 #include <gmock/gmock.h>
@@ -32,17 +30,8 @@
 namespace tessera::test {
 namespace {
 
-/// The CPU runs the kernels of the simulated GPU in this program: the reference, or, if
-/// TESSERA_KERNELS is "emulated", those of the plugin for CUDA.
-const bool kEmulated = [] {
-  const char* const asked = std::getenv("TESSERA_KERNELS");
-  return asked != nullptr && std::string_view(asked) == "emulated";
-}();
-const bool kSameKernels = [] {
-  if (!kEmulated) return setenv("TESSERA_KERNELS", "aten", /*overwrite=*/1) == 0;
-  emulation::set_surroundings(with_memory);
-  return ops::backends().add("simulated_plugin", &ops::emulated_backend());
-}();
+/// The CPU runs the kernels of the simulated GPU in this program.
+const bool kSameKernels = setenv("TESSERA_KERNELS", "aten", /*overwrite=*/1) == 0;
 
 constexpr std::int64_t kSteps = 2;
 
@@ -207,41 +196,6 @@ TEST_P(GpuTraining, GivesTheBitsOfTheCpu) {
 INSTANTIATE_TEST_SUITE_P(Features, GpuTraining, ::testing::ValuesIn(cases()), [](const auto& info) {
   return std::string(info.param.name);
 });
-
-/// The times that the host waits for the GPU in a step, and its copies of memory that is not
-/// pinned.
-SimulatedWork work_of_a_step(const TinyRun& run, const Layout& layout) {
-  TinyRun on_gpu = run;
-  on_gpu.use_world(world_on_gpu);
-  SimulatedWork of[2];
-  for (const std::int64_t steps : {1, 3}) {
-    const SimulatedWork before = simulated_work();
-    (void)on_gpu.train(layout, steps);
-    const SimulatedWork after = simulated_work();
-    of[steps / 2] = {after.operations - before.operations,
-                     after.host_waits - before.host_waits,
-                     after.pageable_copies - before.pageable_copies};
-  }
-  return {(of[1].operations - of[0].operations) / 2,
-          (of[1].host_waits - of[0].host_waits) / 2,
-          (of[1].pageable_copies - of[0].pageable_copies) / 2};
-}
-
-TEST(GpuTraining, LetsTheHostWaitTwiceInAStep) {
-  // For the losses of all micro-batches, and for the sums of squares of all gradients.
-  constexpr std::int64_t kWaits = 2;
-  const Layout layout = {.accumulation = 3, .stage = 1};
-  TinyRun plain, padded, documents, mixed;
-  padded.use_padded_documents();
-  documents.use_separate_documents();
-  mixed.set("bf16", kBf16).set("model.label_smoothing", "0.1");
-  for (const TinyRun* const run : {&plain, &padded, &documents, &mixed}) {
-    const SimulatedWork step = work_of_a_step(*run, layout);
-    EXPECT_GT(step.operations, 100);
-    EXPECT_EQ(step.host_waits, kWaits);
-    EXPECT_LE(step.pageable_copies, 1) << "the losses";
-  }
-}
 
 TEST(GpuTraining, RefusesWhatWorksOnMemoryOfTheHost) {
   TinyRun run;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs CUDA kernels in their emulation, in three orders of threads, and compares them with plain
-// loops in fp64. It needs no libtorch, so that a mutant is compiled in seconds (tests/ops/cuda_mutants_test.sh).
-// Exit codes: 0 all agree, 1 a result is wrong, 3 a kernel was refused.
+// loops in fp64. It needs no libtorch, so that a mutant is compiled in seconds
+// (tests/ops/cuda_mutants_test.sh). Exit codes: 0 all agree, 1 a result is wrong, 3 a kernel was
+// refused.
 #include <algorithm>
 #include <array>
 #include <cmath>

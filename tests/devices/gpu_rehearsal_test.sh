@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: gpu
+# timeout: 900
+# Trainings by the program on simulated GPUs.   usage: gpu_rehearsal_test.sh PROGRAM FOLDER OF THE SIMULATED LIBRARIES
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+program=$1 fake=$2
+export TESSERA_NVML=$fake/libnvml.so TESSERA_CUDA=$fake TESSERA_CUDA_PLUGIN=$fake/libtessera_cuda.so OMP_WAIT_POLICY=passive
+unset CUDA_VISIBLE_DEVICES DS_ACCELERATOR SIMULATED_NVML SIMULATED_GPU_FAILS
+
+write_config() {
+  head -c 20000 examples/data/shakespeare.txt >"$box/text.txt"
+  cat >"$box/run.json" <<JSON
+{"model": {"preset": "nano", "num_layers": 2, "hidden_size": 32}, "data": {"train": "$box/text.txt", "sequence_length": 32, "validation_fraction": 0.1},
+ "train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "steps_per_print": 1, "trainer": {"max_steps": 4}, "run": {"threads_per_rank": 1}}
+JSON
+}
+train() { "$program" train "$box/run.json" --set run.dir="$box/$1" "${@:2}" >"$box/$1.out" 2>&1; }
+losses() { grep -o '"loss": *[0-9.e-]*' "$box/$1/metrics.jsonl"; }
+# close_to A B: all losses of two runs agree within 0.2 percent.
+close_to() {
+  paste <(losses "$1" | grep -o '[0-9.e-]*$') <(losses "$2" | grep -o '[0-9.e-]*$') |
+    awk '{ d = $1 > $2 ? $1 - $2 : $2 - $1; if (NF != 2 || d > 0.002 * $2) bad = 1 } END { exit bad || NR < 4 }'
+}
+
+trains_there() {
+  write_config
+  train cpu --device cpu || { cat "$box/cpu.out"; exit 1; }
+  train one --device cuda || { cat "$box/one.out"; exit 1; }
+  expect "a training on a GPU is near that of the CPU" close_to one cpu
+  expect "every line of a step shows the share of the peak" grep -qE 'MFU [0-9]+%, [0-9]+% of the speed of light' "$box/one.out"
+  train again --device cuda:1 || { cat "$box/again.out"; exit 1; }
+  expect "another GPU gives the same bits" diff <(losses one) <(losses again)
+  train two --device cuda -n 2 --set zero_optimization.stage=2 || { cat "$box/two.out"; exit 1; }
+  expect "two GPUs give the same bits" diff <(losses one) <(losses two)
+}
+trains_in_bf16() {
+  write_config
+  train b1 --device cuda --bf16 || { cat "$box/b1.out"; exit 1; }
+  train b2 --device cuda --bf16 -n 2 --set zero_optimization.stage=3 || { cat "$box/b2.out"; exit 1; }
+  expect "two GPUs give the same bits in bf16" diff <(losses b1) <(losses b2)
+  train fast --device cuda --bf16 --set run.attention_kernel=fastest || { cat "$box/fast.out"; exit 1; }
+  expect "the fastest attention is near" close_to fast b1
+}
+claim "a training runs on simulated GPUs" trains_there
+claim "a training in bf16 does, with the libraries' attention" trains_in_bf16
+claims_done
