@@ -95,8 +95,13 @@ TEST(Search, DividesExpertsAmongDataParallelRanks) {
   SearchOptions all{.most = 100'000, .most_predicted = 2000};
   all.fixed = fixed_of({"parallel.tensor", "parallel.context", "parallel.pipeline.size"});
   std::set<int> sizes;
-  for (const Candidate& one : search(space, all).best)
-    sizes.insert(one.choice.expert);
+  for (const Candidate& one : search(space, all).best) {
+    if (!sizes.insert(one.choice.expert).second) continue;
+    EXPECT_NEAR(predict::predict_step(space.plan(one.choice), space.machine()).seconds,
+                one.time.seconds,
+                1e-9 * one.time.seconds)
+        << "nothing is kept from layouts with other experts: " << text_of(one.choice);
+  }
 
   EXPECT_EQ(sizes, (std::set<int>{1, 2, 4})) << "8 ranks cannot share 4 experts";
   all.fixed.expert = true;
