@@ -129,6 +129,13 @@ TEST(Search, PutsTheOptimizerOnADiskOnlyWhereAFolderIsGiven) {
   EXPECT_TRUE(plan.layout().offload.has_value());
   EXPECT_EQ(planner::estimate_memory(plan).total(), small.memory.total())
       << "the plan of a training is the plan of the search";
+
+  // A configuration whose optimizer rests there now.
+  source["zero_optimization"]["stage"] = json::Value::integer(2);
+  source["zero_optimization"]["offload_optimizer"]["device"] = json::Value::string("nvme");
+  Space used(source, 2, "toy.json", machine);
+  EXPECT_EQ(used.own().offload, Offload::Optimizer);
+  EXPECT_EQ(search(used, {.most = 1}).best.size(), 1U);
 }
 
 TEST(Search, RefusesWhatDoesNotFitWithTheNearestLayout) {
