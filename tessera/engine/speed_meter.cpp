@@ -13,7 +13,6 @@
 #include "tessera/memory/device.h"
 #include "tessera/ops/peak.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
 #include "tessera/planner/values.h"
 #include "tessera/predict/described_machine.h"
 
@@ -45,7 +44,7 @@ double Speed::share(double step_s) const {
 
 double known_rate(const planner::Plan& plan) {
   std::error_code ignored;
-  if (memory::device_kind(plan.run().options.device) != DeviceKind::Cpu ||
+  if (memory::device_kind(planner::run_device_of(plan)) != DeviceKind::Cpu ||
       !std::filesystem::exists(predict::measured_file(), ignored))
     return 0.0;
   try {

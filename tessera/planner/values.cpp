@@ -64,5 +64,8 @@ bool runs_together(const Plan& plan) {
 int context_ranks_of(const Plan& plan) {
   return plan.layout().context;
 }
+const std::string& run_device_of(const Plan& plan) {
+  return plan.run().options.device;
+}
 
 }  // namespace tessera::planner

@@ -55,5 +55,7 @@ DType working_of(const Plan& plan);
 bool runs_together(const Plan& plan);
 /// The number of ranks that share the tokens of every sample.
 int context_ranks_of(const Plan& plan);
+/// The key `run.device`.
+const std::string& run_device_of(const Plan& plan);
 
 }  // namespace tessera::planner
