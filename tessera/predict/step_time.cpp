@@ -457,12 +457,16 @@ WorkCache::Work WorkCache::work(const planner::Plan& plan) {
 WorkCache::Elements WorkCache::elements(const planner::Plan& plan) {
   const parallel::Layout& layout = plan.layout();
   const bool shards = gathers(layout);
-  const std::string key = fmt::format("{}x{}x{} {} {}",
+  const std::string key = fmt::format("{}x{}x{} {} {} {} {}:{}:{}",
                                       layout.grid.depth,
                                       layout.grid.row,
                                       layout.grid.col,
                                       static_cast<int>(layout.tensor),
-                                      shards ? layout.persistence_threshold : -1);
+                                      shards ? layout.persistence_threshold : -1,
+                                      layout.context,
+                                      layout.expert_ranks,
+                                      layout.expert_fold().ep.bits(),
+                                      layout.expert_fold().etp.bits());
   const std::scoped_lock lock(mutex_);
   Elements& known = elements_[key];
   if (!known) known = std::make_shared<const std::vector<BlockElements>>(elements_of(plan));
