@@ -196,7 +196,7 @@ class Prediction {
                                                : block.inputs) += pass.seconds();
       }
       add_transfers(b, block);
-      // The input of a block is written beside its forward pass, and read beside the backward pass
+      // The input of a block is written during its forward pass, and read during the backward pass
       // of the block after it.
       if (const double stored = stored_bytes(b); stored > 0) {
         block.forward = std::max(block.forward, disk().second.seconds(stored));

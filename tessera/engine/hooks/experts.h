@@ -12,7 +12,7 @@ namespace tessera::engine {
 
 /// The leader writes the loads of the last steps to experts.json, which `tessera watch` and
 /// `tessera doctor` read, and at the end draws them in experts.svg. Does nothing for a model
-/// without experts. Cost: a file in every tenth step, or as seldom as steps are printed.
+/// without experts. Cost: a file in every tenth step.
 class ExpertsHook final : public Hook {
  public:
   ExpertsHook() : Hook(kReport) {}
