@@ -56,7 +56,7 @@ void check(const JetMoeOptions& options, const DecoderShape& shape, Checks& chec
   checks.require(moe.num_experts > 0,
                  "model.moe.num_experts",
                  "num_experts is 0, and this family has experts in attention",
-                 "choose a family without experts, such as llama");
+                 "choose a family without experts");
   checks.require(shape.num_heads == shape.kv_heads() * moe.top_k,
                  "model.num_heads",
                  fmt::format("num_heads is {}, and each of the {} experts of a token has {} heads",

@@ -19,10 +19,11 @@ const MegatronNames& megatron_names_of(const RotaryKind& kind, const std::string
   }
   throw Error(Error::Kind::Unsupported,
               fmt::format("{}: has rotary positions, {} of queries, keys and values and {} of "
-                          "query and key heads, and no family of such models is built",
+                          "query and key heads{}, and no family of such models is built",
                           what,
                           kind.qkv_bias ? "biases" : "no biases",
-                          kind.qk_norm ? "norms" : "no norms"),
+                          kind.qk_norm ? "norms" : "no norms",
+                          kind.experts ? ", experts" : ""),
               "convert it with a program that has one");
 }
 

@@ -17,7 +17,20 @@ namespace tessera::models {
 struct RotaryKind {
   bool qkv_bias = false;  ///< queries, keys and values have biases (--add-qkv-bias)
   bool qk_norm = false;   ///< the heads of queries and keys have norms (--qk-layernorm)
+  bool experts = false;   ///< layers have experts (--num-experts)
   bool operator==(const RotaryKind&) const = default;
+};
+
+/// Hugging Face's names of the modules of a layer with experts, and of the keys of config.json that
+/// describe them.
+struct MegatronExpertNames {
+  std::string router = "mlp.gate", experts = "mlp.experts";
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  ///< of an expert
+  std::string count_key = "num_experts", width_key = "moe_intermediate_size";
+  /// Says whether the weights of a token's experts add up to 1; empty: they always do.
+  std::string normalized_key = "norm_topk_prob";
+  /// Lists the layers that have an MLP instead of experts; empty: all layers have experts.
+  std::string dense_key = "mlp_only_layers";
 };
 
 /// Hugging Face's names of the model's modules and of a layer's modules. Matrices are [out, in].
@@ -31,6 +44,7 @@ struct MegatronNames {
               attention_output = "self_attn.o_proj", query_norm = "self_attn.q_norm",
               key_norm = "self_attn.k_norm", mlp_norm = "post_attention_layernorm",
               gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
+  MegatronExpertNames of_experts = {};  ///< if the family has experts
 };
 
 /// Filled by the model families.

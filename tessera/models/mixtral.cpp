@@ -8,6 +8,7 @@
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/expert_weights.h"
 #include "tessera/models/gguf_names.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/moe_hf.h"
 
 namespace tessera::models {
@@ -90,6 +91,20 @@ TESSERA_MODEL("mixtral",
                                               .write = write,
                                               .weight_map = decoder_weights(compose),
                                               .adjustable = adjustable_with_experts()});
+
+TESSERA_MEGATRON_NAMES("mixtral",
+                       {.kind = {.experts = true},
+                        .architecture = kHf.architecture,
+                        .model_type = kHf.model_type,
+                        .of_experts = {.router = std::string(kModule) + ".gate",
+                                       .experts = std::string(kModule) + ".experts",
+                                       .gate = "w1",
+                                       .up = "w3",
+                                       .down = "w2",
+                                       .count_key = "num_local_experts",
+                                       .width_key = "intermediate_size",
+                                       .normalized_key = "",
+                                       .dense_key = ""}});
 
 TESSERA_GGUF_NAMES("mixtral", [] {
   GgufNames names = rotary_decoder_names("MixtralForCausalLM", "mixtral");

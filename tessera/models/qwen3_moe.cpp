@@ -7,6 +7,7 @@
 
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/gguf_names.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/moe_hf.h"
 
 namespace tessera::models {
@@ -93,6 +94,11 @@ TESSERA_MODEL("qwen3_moe",
                                                .read = read,
                                                .write = write,
                                                .adjustable = adjustable_with_experts()});
+
+TESSERA_MEGATRON_NAMES("qwen3_moe",
+                       {.kind = {.qk_norm = true, .experts = true},
+                        .architecture = kHf.architecture,
+                        .model_type = kHf.model_type});
 
 TESSERA_GGUF_NAMES("qwen3moe", [] {
   GgufNames names = rotary_decoder_names("Qwen3MoeForCausalLM", "qwen3_moe");

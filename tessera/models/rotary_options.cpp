@@ -201,9 +201,9 @@ Rotation rotation_of(const RotaryOptions& options,
                      Checks& checks,
                      const std::string& prefix) {
   const std::string path = "model." + prefix;
-  checks.require(options.rope_high_freq_factor > options.rope_low_freq_factor,
+  checks.require(options.rope_high_freq_factor >= options.rope_low_freq_factor,
                  path + "rope_high_freq_factor",
-                 fmt::format("rope_high_freq_factor {} is not above rope_low_freq_factor {}",
+                 fmt::format("rope_high_freq_factor {} is below rope_low_freq_factor {}",
                              options.rope_high_freq_factor,
                              options.rope_low_freq_factor),
                  "set a larger rope_high_freq_factor");

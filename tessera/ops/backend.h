@@ -7,7 +7,9 @@
 // (ops/cpu, ops/aten) that registers itself.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -72,20 +74,32 @@ Registry<const Backend*>& backends();
 #define TESSERA_BACKEND(name, backend) \
   static const bool tessera_backend_##name = ::tessera::ops::backends().add(#name, &(backend))
 
-/// A number that changes with the list of operations. A plugin compares its own one with that of
-/// the library.
+/// A number that changes with the list of operations and with the sizes of their arguments. A
+/// plugin compares its own one with that of the library.
 std::uint64_t operations_of_library();
-constexpr std::uint64_t hash_of(std::string_view text) {
+constexpr std::uint64_t hash_of(std::string_view text, std::initializer_list<std::size_t> sizes) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a
+  const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3ULL; };
   for (const char c : text)
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+    add(static_cast<unsigned char>(c));
+  for (const std::size_t size : sizes)
+    add(size);
   return hash;
 }
 #define TESSERA_OP(result, name, parameters) #result " " #name #parameters ";"
 #define TESSERA_OP_VALUE TESSERA_OP
 inline constexpr std::uint64_t kOperations = hash_of(
 #include "tessera/ops/backend_ops.inc"
-);
+    ,
+    {sizeof(NormArgs),
+     sizeof(NormGradArgs),
+     sizeof(AttentionArgs),
+     sizeof(AttentionOut),
+     sizeof(KvPages),
+     sizeof(RotaryTable),
+     sizeof(DropoutKey),
+     sizeof(SamplerOptions),
+     sizeof(RuleRange)});
 
 /// The backend for tensors on `device`. For the CPU: "batch_invariant" within a BatchInvariance,
 /// else the one that TESSERA_KERNELS names (read once), by default "cpu"; throws Error{Config} for

@@ -42,7 +42,7 @@ constexpr std::pair<std::string_view, RotaryScalingKind> kScalings[] = {
 
 void check_llama3(const RotaryScaling& scaling) {
   TESSERA_REQUIRE(scaling.low_freq_factor > 0 &&
-                      scaling.high_freq_factor > scaling.low_freq_factor &&
+                      scaling.high_freq_factor >= scaling.low_freq_factor &&
                       scaling.original_positions > 0,
                   Config,
                   fmt::format("a rotary scaling \"llama3\" with low_freq_factor {}, "
@@ -50,7 +50,7 @@ void check_llama3(const RotaryScaling& scaling) {
                               scaling.low_freq_factor,
                               scaling.high_freq_factor,
                               scaling.original_positions),
-                  "give 0 < low_freq_factor < high_freq_factor, and at least one position");
+                  "give 0 < low_freq_factor <= high_freq_factor, and at least one position");
 }
 
 void check_yarn(const RotaryScaling& scaling, double base) {
@@ -106,10 +106,11 @@ double llama3_frequency(double frequency, const RotaryScaling& scaling) {
   const double lowered = frequency / scaling.factor;
   // Rotations of the pair within the original training length.
   const double periods = static_cast<double>(scaling.original_positions) * frequency / (2.0 * M_PI);
+  if (periods <= scaling.low_freq_factor) return lowered;
+  // Llama 4 Scout has equal factors: no frequency lies between them.
+  if (periods >= scaling.high_freq_factor) return frequency;
   const double kept =
       (periods - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
-  if (kept <= 0.0) return lowered;
-  if (kept >= 1.0) return frequency;
   return (1.0 - kept) * lowered + kept * frequency;
 }
 

@@ -9,6 +9,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/config/document.h"
+#include "tessera/memory/device.h"
 
 namespace tessera::planner {
 
@@ -108,6 +109,9 @@ constexpr auto kNeeds = std::to_array<Need>({
     {"checkpoint.peer_every",
      [](const TrainConfig& c) { return c.checkpoint.peer_copies == 0; },
      "checkpoint.peer_copies is 0"},
+    {"run.attention_kernel",
+     [](const TrainConfig& c) { return memory::device_kind(c.run.device) == DeviceKind::Cpu; },
+     "ranks compute on the CPU, which has one kernel of attention"},
     {"run.max_hosts",
      [](const TrainConfig& c) { return !c.run.min_hosts.has_value(); },
      "run.min_hosts is not given"},
@@ -160,7 +164,7 @@ class IdleKeys {
     const json::Value all = written(config_);
     look("", all, standard_);
     for (const Need& need : kNeeds) {
-      if (need.is_idle(config_) && differs(need.key, at(all, need.key), at(standard_, need.key)))
+      if (differs(need.key, at(all, need.key), at(standard_, need.key)) && need.is_idle(config_))
         note(std::string(need.key), need.why);
     }
     return std::move(notes_);

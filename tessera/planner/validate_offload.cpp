@@ -79,7 +79,9 @@ void check_activations(const TrainConfig& config,
   };
   const bool whole = recompute.kind() == parallel::RecomputeKind::Full && recompute.every_n == 1;
   const char* const fix = "set activation_checkpointing.granularity to \"full\", and every_n to 1";
-  if (recompute.partition_activations && !whole) {
+  // Without any recomputation, a note says that the key has no effect.
+  const bool some = recompute.kind() != parallel::RecomputeKind::None;
+  if (recompute.partition_activations && some && !whole) {
     add("activation_checkpointing.partition_activations",
         "needs recomputation of all blocks, whose inputs are divided",
         fix);

@@ -154,11 +154,14 @@ class Searcher {
     return out;
   }
 
-  [[nodiscard]] std::vector<Offload> offloads(int stage) const {
+  /// One data-parallel rank has a stage only for what rests on a disk.
+  [[nodiscard]] std::vector<Offload> offloads(int stage, int data) const {
     const Offload own = space_.own().offload;
     if (own == Offload::AsGiven || options_.fixed.offload) return {own};
-    std::vector<Offload> out = {Offload::None};
-    if (stage > 0) out.push_back(Offload::Optimizer);
+    const bool divides = data > 1 || options_.fixed.zero;
+    std::vector<Offload> out;
+    if (divides || stage == 0) out.push_back(Offload::None);
+    if (divides ? stage > 0 : stage == 1) out.push_back(Offload::Optimizer);
     if (stage == 3 && space_.weights_have_folder()) out.push_back(Offload::Weights);
     return out;
   }
@@ -249,7 +252,7 @@ class Searcher {
         for (const Recompute kind : {Recompute::None, Recompute::Selective, Recompute::Full}) {
           if (options_.fixed.recompute && kind != space_.own().recompute) continue;
           choice.recompute = kind;
-          for (const Offload offload : offloads(stage)) {
+          for (const Offload offload : offloads(stage, data)) {
             choice.offload = offload;
             for (const int expert : experts_of(data)) {
               choice.expert = expert;
@@ -263,8 +266,11 @@ class Searcher {
 
   [[nodiscard]] std::vector<int> stages(int data) const {
     if (options_.fixed.zero) return {space_.own().zero};
-    if (data == 1) return {0};
-    return {0, 1, 2, 3};
+    if (data > 1) return {0, 1, 2, 3};
+    const Offload own = space_.own().offload;
+    if (own == Offload::AsGiven) return {0};
+    if (!options_.fixed.offload) return {0, 1, 3};
+    return {own == Offload::None ? 0 : own == Offload::Optimizer ? 1 : 3};
   }
 
   // ---- bounds ----

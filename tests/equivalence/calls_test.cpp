@@ -52,11 +52,11 @@ comm::Traffic of_every_rank(const Size& size, Layout layout) {
   return cost.of_rank.front();
 }
 
-/// Bytes that `ranks` exchange per step: four counts; the loss of each micro-batch and seven
-/// numbers from every rank; one number for each sharded tensor, which are six per layer and the
-/// table.
+/// Bytes that `ranks` exchange per step: four counts and the padding; the loss of each micro-batch
+/// and seven numbers from every rank; one number for each sharded tensor, which are six per layer
+/// and the table.
 std::int64_t step_bytes(const Size& size, std::int64_t ranks) {
-  return kDouble * (2 * 4 + ranks * (size.micros + 7) + 2 * (6 * size.layers + 1));
+  return kDouble * (2 * 5 + ranks * (size.micros + 7) + 2 * (6 * size.layers + 1));
 }
 
 // ---- tensor parallelism ----

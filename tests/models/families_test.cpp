@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 /// default of another program's key.
 bool is_other_meaning(const std::string& line) {
   // The scaling of rotary positions that Llama 3 introduced has its name in every family.
-  constexpr std::array<std::string_view, 9> kMarks = {
+  constexpr std::array<std::string_view, 10> kMarks = {
       "okenizer",
       "share_dir()",
       "\"tessera ",
@@ -37,7 +37,9 @@ bool is_other_meaning(const std::string& line) {
       // The layout of a GGUF file, which several families share.
       "stored_as",
       // TencentPretrain's words for norms.
-      "layernorm"};
+      "layernorm",
+      // TencentPretrain's processors of texts, which it names for what they prepare.
+      "Lines::"};
   // Keys of other programs in which "opt" is short for optimizer or optimization.
   constexpr std::array<std::string_view, 3> kShortened = {
       "opt_level", "opt_param_scheduler", "offload_opt_states"};
@@ -80,7 +82,8 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     const bool kin = stem.starts_with(family + "_") && families().has(stem);
     const bool own = stem == family || family.ends_with("-" + stem) || version || kin;
     // A command of another program names the family that its script trains.
-    const bool command = stem.starts_with("command");
+    const bool command =
+        stem.starts_with("command") || stem == "model_rules" || stem == "rlhf_scripts";
     if (folder == "text" || folder == "tokenizers" || (folder == "models" && own) || command)
       continue;
     std::ifstream in(path);

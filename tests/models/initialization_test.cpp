@@ -97,6 +97,8 @@ Deviations expected(const std::string& family, const ParamInfo& info, const Fact
   if (family == "t5" || family == "mt5" || family == "cpm2") return of_t5(name, facts);
   if (family == "modernbert") return of_modernbert(name, facts);
   if (family == "gpt2" && has(name, "c_proj.")) return same(kStd / std::sqrt(2 * facts.layers));
+  // The initializer_range of JetMoeConfig.
+  if (family == "jetmoe") return same(0.01);
   return same(kStd);
 }
 

@@ -262,13 +262,33 @@ TEST(Rotary, InterpolatesBetweenShortAndLongWavelengthsAsLlama3Does) {
   EXPECT_GT(between, 0);
 }
 
+// The factors of Llama 4 Scout.
+TEST(Rotary, InterpolatesNothingBetweenEqualFactorsOfLlama3) {
+  const std::vector<double> plain = rotary_frequencies(128, 500000.0),
+                            scaled = rotary_frequencies(128,
+                                                        500000.0,
+                                                        {.kind = RotaryScalingKind::Llama3,
+                                                         .factor = 16.0,
+                                                         .high_freq_factor = 1.0,
+                                                         .original_positions = 8192});
+
+  int kept = 0;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const bool short_wave = 2.0 * M_PI / plain[i] < 8192.0;
+    EXPECT_DOUBLE_EQ(scaled[i], short_wave ? plain[i] : plain[i] / 16.0) << "pair " << i;
+    kept += short_wave ? 1 : 0;
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_LT(kept, 64);
+}
+
 TEST(Rotary, RefusesScalingsItDoesNotHave) {
   EXPECT_THROW((void)rotary_scaling_from_name("llama33"), Error);
   const auto refuses = [](RotaryScaling scaling) {
     EXPECT_THROW((void)rotary_frequencies(8, 10000.0, scaling), Error);
   };
   refuses({.kind = RotaryScalingKind::Linear, .factor = 0.0});
-  refuses({.kind = RotaryScalingKind::Llama3, .factor = 8.0, .high_freq_factor = 1.0});
+  refuses({.kind = RotaryScalingKind::Llama3, .factor = 8.0, .high_freq_factor = 0.5});
   refuses({.kind = RotaryScalingKind::Llama3, .factor = 8.0, .original_positions = 0});
 }
 

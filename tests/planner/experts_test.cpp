@@ -21,18 +21,28 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-/// A small decoder with eight experts of which a token uses two. `moe`: more of its members.
-std::string sparse(const std::string& moe, const std::string& members) {
-  return R"({"model": {"family": "llama", "num_layers": 2, "hidden_size": 64, "num_heads": 4,
-             "ffn_hidden_size": 96, "max_positions": 64,
-             "moe": {"num_experts": 8, "top_k": 2, "ffn_hidden_size": 48)" +
-         moe + R"(}}, "data": {"train": "a.txt", "sequence_length": 64}, "train_batch_size": 16,
-             "train_micro_batch_size_per_gpu": 2, "eval": {"every": 0})" +
-         members + "}";
+/// A small decoder with eight experts of which a token uses two. `moe`, `members`: members of
+/// model.moe and of the whole, each behind a comma, that are added or replace these.
+json::Value sparse(const std::string& moe, const std::string& members) {
+  json::Value out = json::parse(R"({"model": {"family": "llama", "num_layers": 2,
+             "hidden_size": 64, "num_heads": 4, "ffn_hidden_size": 96, "max_positions": 64,
+             "moe": {"num_experts": 8, "top_k": 2, "ffn_hidden_size": 48}},
+             "data": {"train": "a.txt", "sequence_length": 64}, "train_batch_size": 16,
+             "train_micro_batch_size_per_gpu": 2, "eval": {"every": 0}})",
+                                "c.json");
+  const auto set = [](json::Value& object, const std::string& more) {
+    const json::Value parsed =
+        json::parse("{" + (more.empty() ? more : more.substr(1)) + "}", "c.json");
+    for (const auto& [key, value] : parsed.members())
+      object[key] = value;
+  };
+  set(out["model"]["moe"], moe);
+  set(out, members);
+  return out;
 }
 
 Plan plan_of(const std::string& moe, const std::string& members, int ranks) {
-  return make_plan(json::parse(sparse(moe, members), "c.json"), ranks, "c.json");
+  return make_plan(sparse(moe, members), ranks, "c.json");
 }
 
 std::string problems_of(const std::string& moe, const std::string& members, int ranks) {

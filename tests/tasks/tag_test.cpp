@@ -143,8 +143,7 @@ TEST_F(Tagging, NamesTheRecordThatCannotBeRead) {
 
   EXPECT_THAT(after_a_good_one("{\"tokens\": [\"a\", \"b\"], \"tags\": [\"x\"]}"),
               HasSubstr("train.jsonl:2: 2 words and 1 tags"));
-  EXPECT_THAT(after_a_good_one("{\"tokens\": \"a\", \"tags\": [\"x\"]}"),
-              HasSubstr("\"tokens\" is"));
+  EXPECT_THAT(after_a_good_one("{\"tokens\": 5, \"tags\": [\"x\"]}"), HasSubstr("\"tokens\" is"));
   EXPECT_THAT(after_a_good_one("{\"tokens\": [1], \"tags\": [\"x\"]}"), HasSubstr("a word is 1"));
   EXPECT_THAT(after_a_good_one("{\"tokens\": [\"a\"], \"tags\": [1.5]}"),
               HasSubstr("the label \"tags\""));

@@ -39,7 +39,9 @@ class RotaryReader final : public Reader {
     refuse(!has_number("kv_channels") && width_ % heads_ != 0, "its heads do not divide its width");
     head_dim_ = has_number("kv_channels") ? size("kv_channels") : width_ / heads_;
     untied_ = flag("untie_embeddings_and_output_weights");
-    kind_ = {.qkv_bias = flag("add_qkv_bias"), .qk_norm = flag("qk_layernorm")};
+    kind_ = {.qkv_bias = flag("add_qkv_bias"),
+             .qk_norm = flag("qk_layernorm"),
+             .experts = has_number("num_experts")};
     const json::Value* positions = argument("position_embedding_type");
     refuse(
         !flag("use_rotary_position_embeddings") &&
@@ -78,7 +80,7 @@ class RotaryReader final : public Reader {
     refuse(is_another("moe_router_load_balancing_type", "aux_loss") &&
                !is_another("moe_router_load_balancing_type", "sinkhorn"),
            "its router balances by sinkhorn");
-    refuse(flag("moe_router_pre_softmax") && !kind_.qk_norm,
+    refuse(flag("moe_router_pre_softmax") && names().of_experts.normalized_key.empty(),
            "the weights of its experts do not add up to 1 (moe_router_pre_softmax)");
     refuse(has_number("moe_shared_expert_intermediate_size"), "it has shared experts");
     refuse(has_number("moe_router_num_groups"), "its experts have groups");
@@ -87,7 +89,7 @@ class RotaryReader final : public Reader {
     refuse(flag("moe_apply_probs_on_input"), "the inputs of its experts are weighted");
     refuse(has_number("moe_latent_size"), "its experts have a latent size");
     refuse(layers_ > 65536, "it has more than 65536 layers");
-    refuse(!kind_.qk_norm && !dense_layers().items().empty(),
+    refuse(names().of_experts.dense_key.empty() && !dense_layers().items().empty(),
            "a part of its layers has experts (moe_layer_freq)");
     refuse(has_number("expert_tensor_parallel_size") &&
                integer_argument("expert_tensor_parallel_size") != tensor_,
@@ -149,9 +151,10 @@ class RotaryReader final : public Reader {
                 fmt::format("{}linear_fc2.weight{}", root, i));
   }
   void add_experts(StageOf at, const std::string& theirs, const std::string& layer) {
-    const std::string root = layer + (kind_.qk_norm ? "mlp." : "block_sparse_moe.");
+    const models::MegatronExpertNames& ours = names().of_experts;
     const std::int64_t mine = expert_width_ / tensor_, here = experts_ / expert_ranks_;
-    replicated(at, theirs + "mlp.router.weight", root + "gate.weight", {experts_, width_});
+    replicated(
+        at, theirs + "mlp.router.weight", layer + ours.router + ".weight", {experts_, width_});
     for (std::int64_t e = 0; e < experts_; ++e) {
       std::vector<Weight> gate, up, down;
       for (int t = 0; t < tensor_; ++t) {
@@ -163,13 +166,12 @@ class RotaryReader final : public Reader {
         up.push_back(std::move(rows));
         down.push_back(std::move(one.output));
       }
-      const std::string expert = fmt::format("{}experts.{}.", root, e);
-      const auto name = [&](const char* mixtral, const char* qwen) {
-        return expert + (kind_.qk_norm ? qwen : mixtral) + ".weight";
+      const auto name = [&](const std::string& module) {
+        return fmt::format("{}{}.{}.{}.weight", layer, ours.experts, e, module);
       };
-      add_joined(name("w1", "gate_proj"), {expert_width_, width_}, 0, std::move(gate));
-      add_joined(name("w3", "up_proj"), {expert_width_, width_}, 0, std::move(up));
-      add_joined(name("w2", "down_proj"), {width_, expert_width_}, 1, std::move(down));
+      add_joined(name(ours.gate), {expert_width_, width_}, 0, std::move(gate));
+      add_joined(name(ours.up), {expert_width_, width_}, 0, std::move(up));
+      add_joined(name(ours.down), {width_, expert_width_}, 1, std::move(down));
     }
   }
 
@@ -279,14 +281,13 @@ class RotaryReader final : public Reader {
          {"rope_theta", json::Value::number(number("rotary_base", 10000.0))},
          {"tie_word_embeddings", json::Value::boolean(!untied_)}});
     if (experts_ == 0) return out;
-    const bool qwen = kind_.qk_norm;
-    out["architectures"] = json::Value::array(
-        {json::Value::string(qwen ? "Qwen3MoeForCausalLM" : "MixtralForCausalLM")});
-    out["model_type"] = json::Value::string(qwen ? "qwen3_moe" : "mixtral");
-    out[qwen ? "num_experts" : "num_local_experts"] = count(experts_);
+    const models::MegatronExpertNames& ours = names().of_experts;
+    out[ours.count_key] = count(experts_);
     out["num_experts_per_tok"] = count(has_number("moe_router_topk") ? size("moe_router_topk") : 2);
-    out[qwen ? "moe_intermediate_size" : "intermediate_size"] = count(expert_width_);
-    if (qwen) out["norm_topk_prob"] = json::Value::boolean(!flag("moe_router_pre_softmax"));
+    out[ours.width_key] = count(expert_width_);
+    if (!ours.normalized_key.empty())
+      out[ours.normalized_key] = json::Value::boolean(!flag("moe_router_pre_softmax"));
+    if (!ours.dense_key.empty()) out[ours.dense_key] = dense_layers();
     return out;
   }
 

@@ -100,7 +100,7 @@ void check_parts(Meaning& meaning) {
   const auto hidden = meaning.number("model.hidden_size");
   if (!hidden) {
     meaning.refuse(fmt::format("{} without the configuration of a model", meaning.program),
-                   "add --config_path models/bert/base_config.json");
+                   "add --config_path with a file of TencentPretrain's folder models/");
     return;
   }
   if (width != nullptr && width->value.as_double() != *hidden)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transfers with io_uring, through liburing where the build has it. Source: Axboe 2019, "Efficient
 // IO with io_uring".
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <string_view>
@@ -21,7 +23,8 @@ namespace {
 class UringRing final : public Ring {
  public:
   explicit UringRing(int depth)
-      : depth_(depth), open_(::io_uring_queue_init(static_cast<unsigned>(depth), &ring_, 0) == 0) {}
+      : jobs_(static_cast<std::size_t>(depth)),
+        open_(::io_uring_queue_init(static_cast<unsigned>(depth), &ring_, 0) == 0) {}
   ~UringRing() override {
     if (open_) ::io_uring_queue_exit(&ring_);
   }
@@ -29,7 +32,7 @@ class UringRing final : public Ring {
   UringRing& operator=(const UringRing&) = delete;
 
   [[nodiscard]] bool is_open() const { return open_; }
-  [[nodiscard]] int depth() const override { return depth_; }
+  [[nodiscard]] int depth() const override { return static_cast<int>(jobs_.size()); }
   [[nodiscard]] int under_way() const override { return under_way_; }
 
   std::vector<JobPtr> run(std::vector<JobPtr> jobs) override {
@@ -37,15 +40,26 @@ class UringRing final : public Ring {
     for (JobPtr& job : jobs)
       if (!start(job)) ended.push_back(std::move(job));
     const bool waits = ended.empty() && under_way_ > 0;
-    ::io_uring_submit_and_wait(&ring_, waits ? 1 : 0);
+    const int submitted = ::io_uring_submit_and_wait(&ring_, waits ? 1 : 0);
+    const bool stays =
+        submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY;
+    if (stays) {  // the kernel takes nothing any more: every transfer has failed
+      for (JobPtr& job : jobs_) {
+        if (job == nullptr) continue;
+        finish(*job, submitted);
+        ended.push_back(std::exchange(job, nullptr));
+      }
+      under_way_ = 0;
+      return ended;
+    }
     ::io_uring_cqe* done = nullptr;
     while (under_way_ > 0 && ::io_uring_peek_cqe(&ring_, &done) == 0) {
-      const std::unique_ptr<JobPtr> job(static_cast<JobPtr*>(::io_uring_cqe_get_data(done)));
+      JobPtr job = std::exchange(*static_cast<JobPtr*>(::io_uring_cqe_get_data(done)), nullptr);
       const int moved = done->res;
       ::io_uring_cqe_seen(&ring_, done);
       --under_way_;
-      finish(**job, moved);
-      ended.push_back(*job);
+      finish(*job, moved);
+      ended.push_back(std::move(job));
     }
     return ended;
   }
@@ -68,7 +82,9 @@ class UringRing final : public Ring {
       ::io_uring_prep_write(
           entry, file, job->from.data(), static_cast<unsigned>(job->from.size()), at);
     }
-    ::io_uring_sqe_set_data(entry, new JobPtr(job));
+    JobPtr& place = *std::find(jobs_.begin(), jobs_.end(), nullptr);
+    place = job;
+    ::io_uring_sqe_set_data(entry, &place);
     ++under_way_;
     return true;
   }
@@ -94,7 +110,7 @@ class UringRing final : public Ring {
     }
   }
 
-  int depth_;
+  std::vector<JobPtr> jobs_;  ///< [depth]: those under way, and nullptr
   ::io_uring ring_{};
   bool open_;
   int under_way_ = 0;

@@ -51,7 +51,7 @@ TEST(ExpertFolders, AreRefusedWithTheRouterOrExpertThatTheyLack) {
   const std::pair<const char*, const char*> missing[] = {
       {"mixtral", "model.layers.1.block_sparse_moe.gate.weight"},
       {"mixtral", "model.layers.0.block_sparse_moe.experts.2.w3.weight"},
-      {"qwen3_moe", "model.layers.1.mlp.experts.0.down_proj.weight"},
+      {"qwen3_moe", "model.layers.2.mlp.experts.0.down_proj.weight"},
       {"deepseek_v3", "model.layers.1.mlp.gate.e_score_correction_bias"},
       {"gpt_oss", "model.layers.0.mlp.experts.gate_up_proj"},
       {"granitemoe", "model.layers.0.block_sparse_moe.router.layer.weight"},

@@ -191,6 +191,7 @@ TEST_F(TencentPretrain, PredictsAndGenerates) {
 
 TEST_F(TencentPretrain, RefusesWhatIsNotBuilt) {
   prepare("--data_processor bert");
+  write("twice.json", R"({"O": 0, "B-PER": 0})");
   for (const auto& [line, what] :
        {std::pair<std::string, const char*>{std::string(kTencentPretrain) + "--data_processor lm",
                                             "prepared with --data_processor bert"},
