@@ -186,7 +186,7 @@ double tokens_in(std::string word) {
   double factor = 1;
   for (const auto& [letter, value] :
        {std::pair('K', 1e3), std::pair('M', 1e6), std::pair('B', 1e9), std::pair('T', 1e12)}) {
-    if (word.empty() || std::toupper(word.back()) != letter) continue;
+    if (word.empty() || std::toupper(static_cast<unsigned char>(word.back())) != letter) continue;
     factor = value;
     word.pop_back();
     break;
