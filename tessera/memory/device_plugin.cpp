@@ -56,7 +56,7 @@ void open_device_plugin(const fs::path& path) {
   }
   const auto plugin = reinterpret_cast<PluginFunction>(dlsym(library, kPluginFunction));
   const char* const failure =
-      plugin == nullptr ? "it is no plugin of tessera" : plugin(kTesseraVersion);
+      plugin == nullptr ? "it is not a plugin of tessera" : plugin(kTesseraVersion);
   TESSERA_REQUIRE(failure == nullptr,
                   Environment,
                   fmt::format("the plugin {} cannot be used: {}", path.string(), failure),

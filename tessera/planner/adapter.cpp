@@ -105,7 +105,7 @@ void tell_unused(const models::Adapter& adapter, std::vector<std::string>& notes
   const models::AdapterRules rules(adapter.options);
   for (const std::string& unused : rules.unused_parameters(parameters))
     notes.push_back(
-        fmt::format("adapter.target_parameters \"{}\" is no stacked matrix of experts "
+        fmt::format("adapter.target_parameters \"{}\" is not a stacked matrix of experts "
                     "of this model and has no effect",
                     unused));
   for (const std::string& unused : rules.unused(modules))

@@ -97,7 +97,7 @@ TEST(ColossalToOurs, PlacesParametersAndStatesAsGeminiAndItsOptimizersDo) {
                         "shard_param_frac has no effect"},
            PlacementRow{R"("zero": {}, "gemini": {"placement_policy": "gpu"})",
                         R"({"stage": 3})",
-                        "is no placement"},
+                        "is not a placement"},
            PlacementRow{R"("optimizer": {"type": "HybridAdam", "nvme_offload_fraction": 1.0,
                            "nvme_offload_dir": "/mnt/a"})",
                         R"({"stage": 3, "offload_optimizer": {"device": "nvme",

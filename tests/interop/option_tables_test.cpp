@@ -171,6 +171,13 @@ TEST(OptionTables, AreReadWithoutErrors) {
     EXPECT_FALSE(option_table(name).options().empty()) << name;
 }
 
+TEST(OptionTables, MayHaveBarsInADefault) {
+  const Option* const option = option_table("deepspeed/step1").find("eot_token");
+  ASSERT_NE(option, nullptr);
+  EXPECT_EQ(option->initial, "<|endoftext|>");
+  EXPECT_EQ(option->note, "answers end with the tokenizer's end of text");
+}
+
 TEST(OptionTables, RefuseARowOfAnotherForm) {
   int number = 0;
   const auto read = [&](std::string_view rows) {

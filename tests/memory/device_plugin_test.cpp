@@ -42,7 +42,7 @@ TEST(DevicePlugin, IsRefusedIfItIsMissingOrNone) {
               AllOf(HasSubstr("nothing.so is missing"), HasSubstr("tools/build.sh release")));
   files::write_atomic(folder.path() / "text.so", "not a library");
   EXPECT_THAT(open(folder.path() / "text.so"), HasSubstr("cannot be loaded"));
-  EXPECT_THAT(open("/lib/x86_64-linux-gnu/libm.so.6"), HasSubstr("it is no plugin of tessera"));
+  EXPECT_THAT(open("/lib/x86_64-linux-gnu/libm.so.6"), HasSubstr("it is not a plugin of tessera"));
 }
 
 // ---- the trial of devices: each index of the kind "trial" behaves in another way

@@ -83,7 +83,7 @@ json::Value take_placement(json::Value& source, std::vector<std::string>& notes)
         placement.key));
   } else if (!fixed && !placement.policy.empty() && placement.policy != "cpu" &&
              placement.policy != "cuda") {
-    notes.push_back(fmt::format("{} = \"{}\" is no placement: cpu, cuda, auto and static are",
+    notes.push_back(fmt::format("{} = \"{}\" is not a placement: cpu, cuda, auto and static are",
                                 placement.key,
                                 placement.policy));
   }

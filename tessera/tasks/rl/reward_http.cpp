@@ -28,9 +28,9 @@ std::optional<double> first_number(std::string_view text) {
     if (text[i] != '-' && (text[i] < '0' || text[i] > '9')) continue;
     double value = 0;
     const auto read = std::from_chars(text.data() + i, text.data() + text.size(), value);
+    if (read.ec == std::errc::invalid_argument) continue;
     if (read.ec == std::errc() && std::isfinite(value)) return value;
-    if (read.ec == std::errc::result_out_of_range)
-      i = static_cast<std::size_t>(read.ptr - text.data()) - 1;
+    i = static_cast<std::size_t>(read.ptr - text.data()) - 1;
   }
   return std::nullopt;
 }
