@@ -5,16 +5,13 @@
 
 #include "tessera/base/files.h"
 #include "tessera/engine/trainer.h"
-#include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 
 void ExpertsHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   if (report.expert_loads.empty() || stopped_ || !trainer.engine().world().is_leader()) return;
   constexpr std::int64_t kEvery = 10;
-  const std::int64_t every =
-      std::max(kEvery, trainer.engine().plan().run().printing.steps_per_print);
+  const std::int64_t every = std::max(kEvery, printed_every_);
   loads_.add(report.step, report.expert_loads);
   const bool last = report.stop_requested || report.step >= trainer.engine().max_steps();
   if (!last && report.step % every != 0) return;

@@ -15,13 +15,15 @@ namespace tessera::engine {
 /// without experts. Cost: a file in every tenth step, or as seldom as steps are printed.
 class ExpertsHook final : public Hook {
  public:
-  ExpertsHook() : Hook(kReport) {}
+  /// `printed_every`: the number of steps between printed lines; 0: none.
+  explicit ExpertsHook(std::int64_t printed_every) : Hook(kReport), printed_every_(printed_every) {}
   [[nodiscard]] std::string_view name() const override { return "experts"; }
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
 
  private:
   report::ExpertLoads loads_;  ///< since the last file
-  bool stopped_ = false;       ///< the files cannot be written
+  std::int64_t printed_every_;
+  bool stopped_ = false;  ///< the files cannot be written
 };
 
 }  // namespace tessera::engine
