@@ -10,10 +10,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/config/json.h"
-#include "tessera/memory/device.h"
 #include "tessera/ops/peak.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/run_plan.h"
 #include "tessera/planner/values.h"
 #include "tessera/predict/described_machine.h"
 
@@ -45,9 +43,7 @@ double Speed::share(double step_s) const {
 
 double known_rate(const planner::Plan& plan) {
   std::error_code ignored;
-  if (memory::device_kind(plan.run().options.device) != DeviceKind::Cpu ||
-      !std::filesystem::exists(predict::measured_file(), ignored))
-    return 0.0;
+  if (!std::filesystem::exists(predict::measured_file(), ignored)) return 0.0;
   try {
     const predict::DescribedMachine machine = predict::with_threads(
         predict::find_machine("here"), static_cast<int>(planner::threads_of(plan)));

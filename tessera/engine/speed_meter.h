@@ -55,8 +55,8 @@ class SpeedMeter {
   std::optional<Speed> speed_;
 };
 
-/// Returns the FLOP/s of a rank's threads by the file of `tessera bench machine`; 0 if the machine
-/// is not measured, or if the rank computes on a device.
+/// Returns the FLOP/s of a rank's threads on a CPU by the file of `tessera bench machine`; 0 if the
+/// machine is not measured.
 double known_rate(const planner::Plan& plan);
 
 /// Returns the contents of speed.json in a run folder; nothing if it does not exist.

@@ -157,7 +157,8 @@ class Searcher {
   [[nodiscard]] std::vector<Offload> offloads(int stage) const {
     const Offload own = space_.own().offload;
     if (own == Offload::AsGiven || options_.fixed.offload) return {own};
-    std::vector<Offload> out = {Offload::None, Offload::Optimizer};
+    std::vector<Offload> out = {Offload::None};
+    if (stage > 0) out.push_back(Offload::Optimizer);
     if (stage == 3 && space_.weights_have_folder()) out.push_back(Offload::Weights);
     return out;
   }

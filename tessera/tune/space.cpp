@@ -316,8 +316,9 @@ void Space::find_offload(int ranks) {
   if (states) set(kStateDevice, json::Value::string(device(true)));
   if (weights) {
     set(kWeightDevice, json::Value::string(device(true)));
-    set("zero_optimization.stage", integer(3));
   }
+  // What rests on a disk belongs to a shard.
+  set("zero_optimization.stage", integer(weights ? 3 : std::max(1, own_.zero)));
   const planner::Plan all = predict::plan_of_many(source, ranks, name_);
   state_offload_ = all.layout().offload;
   weight_offload_ = all.layout().weight_offload;
