@@ -56,6 +56,11 @@ GptShape gpt_shape_of(Meaning& meaning) {
     meaning.refuse(fmt::format("{} {} is not supported", meaning.find("@position")->flag, position),
                    "use rope or learned_absolute");
   }
+  if (meaning.is_on("@no_position") && !out.rotary) {
+    meaning.refuse(fmt::format("{} without rotary positions is not supported",
+                               meaning.find("@no_position")->flag),
+                   "add --position-embedding-type rope");
+  }
   out.rms = text::lower(meaning.text("@norm", "LayerNorm")) == "rmsnorm";
   out.gated = meaning.is_on("@swiglu") || meaning.is_on("@quick_geglu");
   out.bias = !meaning.is_on("@no_bias");
