@@ -6,8 +6,9 @@
 #   tools/gpu_check.sh measure [--rehearse] [BUILD]    at most 7 minutes
 #   tools/gpu_check.sh [--rehearse] [BUILD]            both
 #
-# BUILD is the build folder, build/release by default. Every step has a limit in seconds and prints its result at once; the table is
-# last. The exit code is 1 if a step failed. --rehearse runs the same steps on simulated GPUs, with smaller models, so that the script
+# BUILD is the build folder, build/release by default. Every step has a limit in seconds and prints its result at once; what does not
+# fit into the time of its part is not started, and counts as failed. The table is last. The exit code is 1 if a step failed.
+# --rehearse runs the same steps on simulated GPUs, with smaller models and without that limit, so that the script
 # itself is tried where there is no GPU; its figures mean nothing.
 #
 # On the host: the CUDA libraries of torch 2.11 (tools/setup.sh --cuda, or TESSERA_CUDA), and the plugin BUILD/lib/libtessera_cuda.so.
@@ -38,11 +39,18 @@ else
   export TESSERA_TEST_GPU=cuda TESSERA_CUDA_PLUGIN=$PWD/$build/lib/libtessera_cuda.so
 fi
 
-# step NAME LIMIT COMMAND...: runs the command and keeps its outcome and seconds for the table.
+# step NAME LIMIT COMMAND...: runs the command and keeps its outcome and seconds for the table. After the end of the part's time
+# nothing is started.
 step() {
-  local name=$1 limit=$2 begin=$SECONDS rc
+  local name=$1 limit=$2 begin=$SECONDS rc left=$((deadline - SECONDS))
   shift 2
   echo "== $name"
+  if ((left <= 0)); then
+    failed=1
+    table+=("$(printf '%-58s %4d s  %s' "$name" 0 "not started: no time is left")")
+    return
+  fi
+  ((limit <= left)) || limit=$left
   timeout "$limit" bash -c '"$@"' step "$@" 2>&1 | tail -n 40
   rc=${PIPESTATUS[0]}
   ((rc == 0)) || failed=1
@@ -145,7 +153,16 @@ measure() {
   fi
 }
 
-for part in $parts; do "$part"; done
+for part in $parts; do
+  if $rehearse; then
+    deadline=$((SECONDS + 3600))
+  elif [[ $part == prove ]]; then
+    deadline=$((SECONDS + 300))
+  else
+    deadline=$((SECONDS + 420))
+  fi
+  "$part"
+done
 printf '\n'
 printf '%s\n' "${table[@]}"
 exit "$failed"

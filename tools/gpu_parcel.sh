@@ -7,15 +7,16 @@
 #
 # The file has the stripped program, libtessera.so, the plugin, devices_test, and the system's libraries that a plain Ubuntu lacks. The
 # host needs torch 2.11 with CUDA 13: its folder torch/lib is linked in place of this machine's libtorch (TORCH, by default that of
-# python3). A file above 64 MiB is refused, because the machines that are lent take no larger one.
+# python3). A file above 64 MiB is refused.
 set -euo pipefail
 if [[ ${1:-} == --unpack ]]; then
   file=${2:?usage: tools/gpu_parcel.sh --unpack FILE FOLDER} folder=${3:?usage: tools/gpu_parcel.sh --unpack FILE FOLDER}
   mkdir -p "$folder"
   tar -xJf "$file" -C "$folder"
+  folder=$(cd "$folder" && pwd)
   torch=${TORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
-  [[ -e $torch/lib/libtorch_cuda.so ]] || { printf 'gpu_parcel: %s has no libtorch_cuda.so\n  fix: TORCH=/the/folder/torch %s\n' "$torch" "$*" >&2; exit 8; }
-  printf 'cd %q && LD_LIBRARY_PATH=%q TESSERA_CUDA=%q tools/gpu_check.sh\n' "$folder" "$PWD/$folder/build/release/lib:$torch/lib" "$torch/lib"
+  [[ -e $torch/lib/libtorch_cuda.so ]] || { printf 'gpu_parcel: %s has no libtorch_cuda.so\n  fix: TORCH=/the/folder/torch %s %s\n' "$torch" "$0" "$*" >&2; exit 8; }
+  printf 'cd %q && LD_LIBRARY_PATH=%q TESSERA_CUDA=%q tools/gpu_check.sh\n' "$folder" "$folder/build/release/lib:$torch/lib" "$torch/lib"
   exit
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

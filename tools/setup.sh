@@ -177,17 +177,18 @@ download_for() {  # download_for PYTHON FOLDER WHEELS.TXT: downloads the wheels 
 }
 download() { download_for 3.11 "$@"; }
 
-explain_download() {  # explain_download LOG WHAT NEEDED_MB [COMMAND]: prints pip's log and explains why pip failed to bring WHAT
+# explain_download LOG WHAT NEEDED_MB [COMMAND [ENTRY]]: prints pip's log and explains why pip failed to bring WHAT, the entry ENTRY.
+explain_download() {
   cat "$1" >&2
-  local again=${4:-tools/setup.sh} what=$2
+  local again=${4:-tools/setup.sh} what=$2 entry=${5:-${2/ /-}}
   if grep -qE 'NewConnectionError|ConnectTimeoutError|name resolution|Name or service|Network is unreachable|Connection refused|ProxyError|Cannot connect to proxy|Read timed out|No matching distribution' "$1"; then
     fail "offline without a cache: $what is not in $cache, and the Python package index cannot be reached" \
-         "connect and run: $again   (or copy the folder ${what/ /-} from a machine that has it into $cache)"
+         "connect and run: $again   (or copy the folder $entry from a machine that has it into $cache)"
   elif grep -q 'DO NOT MATCH THE HASHES' "$1"; then
     fail "a downloaded wheel is not the one that the list of wheels names (its hash differs): a proxy or mirror changed it" \
          "use the original index: PIP_INDEX_URL=https://pypi.org/simple $again"
   elif grep -q 'No space left' "$1"; then
-    fail "the disk of $cache filled up during the download" "free $3 MB there, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh"
+    fail "the disk of $cache filled up during the download" "free $3 MB there, or: TESSERA_CACHE=/a/roomier/folder $again"
   fi
   fail "pip could not download $what (its own message stands above)" "$again"
 }
@@ -222,8 +223,9 @@ fetch_cmake() {
   exec 9>&-
 }
 
+compiler() { (PATH=$kSystemPrograms:$PATH && usable_compiler); }
 check_compiler() {
-  (PATH=$kSystemPrograms:$PATH && usable_compiler >/dev/null) ||
+  compiler >/dev/null ||
     fail "no C++ compiler here is GCC $kLeastCompiler or later, or clang" "apt-get install -y g++-12, or set CXX to a newer compiler"
 }
 
@@ -273,12 +275,12 @@ fetch_python() {
   say "Python packages of the tests: downloading $kPythonDownloadMb MB, keeping $kPythonUnpackedMb MB in $cache/$entry ($free_mb MB free there)"
   ((free_mb >= kPythonNeededMb)) ||
     fail "the disk of $cache has $free_mb MB free; the Python packages of the tests need $kPythonNeededMb MB while they are unpacked" \
-         "free some, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh"
+         "free some, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh --python"
   temporary=$(mktemp -d "$cache/.$entry.partial.XXXXXX")
   mkdir "$temporary/wheels" "$temporary/entry"
   download_for python "$temporary/wheels" wheels-python.txt ||
     explain_download "$temporary/wheels/pip.log" "$entry" $kPythonNeededMb "tools/setup.sh --python"
-  attended "$kPython" tools/unpack_python.py "$temporary/wheels" "$temporary/entry/site-packages" "$cache/$kEntry" "$(usable_compiler)" ||
+  attended "$kPython" tools/unpack_python.py "$temporary/wheels" "$temporary/entry/site-packages" "$cache/$kEntry" "$(compiler)" ||
     fail "the downloaded Python packages could not be unpacked into $cache (the reason stands above)" "tools/setup.sh --python"
   cp wheels-python.txt "$temporary/entry/wheels-python.txt"
   rm -rf -- "${cache:?}/$entry"
@@ -293,8 +295,8 @@ fetch_python() {
 
 # fetch_cuda FULL: fetches the CUDA libraries beside libtorch, for which the program looks there.
 fetch_cuda() {
-  local full=$1 list=wheels-cuda.txt download_mb=1517 kept_mb=1790 needed_mb=3400 free_mb
-  if $full; then list=wheels-cuda-full.txt download_mb=2168 kept_mb=2660 needed_mb=4900; fi
+  local full=$1 list=wheels-cuda.txt download_mb=1517 kept_mb=1790 needed_mb=3400 free_mb again="tools/setup.sh --cuda"
+  if $full; then list=wheels-cuda-full.txt download_mb=2168 kept_mb=2660 needed_mb=4900 again+=" --full"; fi
   lock_entry "$kCudaEntry"
   if cuda_complete "$cache/$kCudaEntry" "$full"; then exec 9>&-; return 0; fi
   rm -rf -- "$cache/.$kCudaEntry.partial."*
@@ -302,14 +304,15 @@ fetch_cuda() {
   say "CUDA libraries of libtorch $kVersion: downloading $download_mb MB, keeping $kept_mb MB in $cache/$kCudaEntry ($free_mb MB free there)"
   ((free_mb >= needed_mb)) ||
     fail "the disk of $cache has $free_mb MB free; set-up needs $needed_mb MB while it unpacks" \
-         "free some, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh --cuda"
+         "free some, or: TESSERA_CACHE=/a/roomier/folder $again"
   temporary=$(mktemp -d "$cache/.$kCudaEntry.partial.XXXXXX")
   mkdir "$temporary/wheels"
-  download "$temporary/wheels" "$list" || explain_download "$temporary/wheels/pip.log" "libtorch $kVersion with CUDA" "$needed_mb"
-  attended "$kPython" tools/unpack_cuda.py "$temporary/wheels" "$temporary/$kCudaEntry" ||
-    fail "the downloaded wheels could not be unpacked into $cache (the reason stands above)" "tools/setup.sh --cuda"
+  download "$temporary/wheels" "$list" ||
+    explain_download "$temporary/wheels/pip.log" "libtorch $kVersion with CUDA" "$needed_mb" "$again" "$kCudaEntry"
+  attended env CXX="$(compiler)" "$kPython" tools/unpack_cuda.py "$temporary/wheels" "$temporary/$kCudaEntry" ||
+    fail "the downloaded wheels could not be unpacked into $cache (the reason stands above)" "$again"
   if $full; then : >"$temporary/$kCudaEntry/full"; fi
-  cuda_complete "$temporary/$kCudaEntry" "$full" || fail "the unpacked wheels lack a library" "tools/setup.sh --cuda"
+  cuda_complete "$temporary/$kCudaEntry" "$full" || fail "the unpacked wheels lack a library" "$again"
   rm -rf -- "${cache:?}/$kCudaEntry"
   chmod 755 "$temporary/$kCudaEntry"
   mv -- "$temporary/$kCudaEntry" "$cache/$kCudaEntry"

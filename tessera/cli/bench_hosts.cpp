@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera bench hosts: simulates how the hosts of a job meet and how a loss is told.
+// tessera bench hosts: simulates how the hosts of a job meet and how they learn of a loss.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -45,7 +45,7 @@ bool parse(HostsFlags& words, const std::vector<std::string>& line) {
 }
 
 void check(const HostsFlags& words) {
-  constexpr std::int64_t kMostHosts = 65536, kMostRanksOfHost = 1024;
+  constexpr std::int64_t kMostHosts = 65536, kMostRanksOfHost = 1024, kMostRanksOfJob = 1 << 20;
   TESSERA_REQUIRE(words.hosts >= 2 && words.hosts <= kMostHosts,
                   Config,
                   fmt::format("--hosts {}: expected 2 to {}", words.hosts, kMostHosts),
@@ -55,6 +55,13 @@ void check(const HostsFlags& words) {
       Config,
       fmt::format("--ranks {}: expected 1 to {}", words.ranks_of_host, kMostRanksOfHost),
       "");
+  TESSERA_REQUIRE(words.hosts * words.ranks_of_host <= kMostRanksOfJob,
+                  Config,
+                  fmt::format("--hosts {} with --ranks {}: expected at most {} ranks together",
+                              words.hosts,
+                              words.ranks_of_host,
+                              kMostRanksOfJob),
+                  "");
   TESSERA_REQUIRE(words.latency_ms >= 0 && words.latency_ms <= 1e4,
                   Config,
                   fmt::format("--latency {}: expected 0 to 10000 ms", words.latency_ms),

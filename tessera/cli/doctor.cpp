@@ -31,6 +31,15 @@ std::vector<std::string> state_of(const report::RunStatus& status) {
   return {words.empty() ? ended : ended + ": " + words};
 }
 
+/// A damaged file is reported, so that the other findings are shown too.
+std::vector<std::string> findings_about_experts(const std::string& run) {
+  try {
+    return report::expert_findings(report::read_expert_loads(run));
+  } catch (const Error& error) {
+    return {std::string("the loads of experts are not known: ") + error.what()};
+  }
+}
+
 int doctor(const std::vector<std::string>& line) {
   std::string run;
   Common common;
@@ -59,7 +68,7 @@ int doctor(const std::vector<std::string>& line) {
   if (ranks.empty()) lines.emplace_back("no rank has left a record");
   const std::vector<std::string> rollouts = rlhf::diagnosis_of(run);
   lines.insert(lines.end(), rollouts.begin(), rollouts.end());
-  const std::vector<std::string> experts = report::expert_findings(report::read_expert_loads(run));
+  const std::vector<std::string> experts = findings_about_experts(run);
   lines.insert(lines.end(), experts.begin(), experts.end());
   if (common.json) {
     json::Value out = json::Value::array();

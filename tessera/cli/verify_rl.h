@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The subcommand rl of tessera verify.
 #pragma once
 
 #include <string>

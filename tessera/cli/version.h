@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The version of the program.
 #pragma once
 
 #include "tessera/base/version.h"

@@ -276,10 +276,11 @@ int run_planned(const planner::Plan& plan,
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
   const planner::RunOptions& asked_for = plan.run().options;
-  const auto attention = asked_for.attention_kernel == "fastest"
-                             ? ops::AttentionKernel::Fastest
-                             : ops::AttentionKernel::Deterministic;
-  return run(std::move(options), how, mesh, {asked_for.device, asked_for.transport, attention}, fn);
+  return run(std::move(options),
+             how,
+             mesh,
+             {asked_for.device, asked_for.transport, asked_for.attention_kernel},
+             fn);
 }
 
 }  // namespace

@@ -79,9 +79,8 @@ void SpeedMeter::before_step(Engine& engine) {
     if (std::ranges::find(known_, 0.0) != known_.end()) known_.clear();
     if (known_.empty() && world.is_leader())
       log::info(
-          "the share of this machine's rate of products is not shown: tessera bench machine "
-          "measures "
-          "that rate in less than a minute");
+          "the share of this machine's rate of products is shown only by trainings of more than a "
+          "minute: tessera bench machine measures that rate for all of them");
     measures_ = !known_.empty();
   } else {
     measures_ = is_worth_it(engine);

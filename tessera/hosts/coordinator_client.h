@@ -20,9 +20,9 @@
 namespace tessera::hosts {
 
 /// Runs a HostProtocol on a socket; one for each host, in its agent or in its local rank 0. The
-/// lines that it receives are as old as its interval: 0.1 s on up to eight hosts, at most 1 s; on
-/// more than 32 hosts it receives those that its ranks need (rank_lines.h). Threads: one of its own
-/// after start().
+/// lines that it receives are at most two intervals old, one of their host and one of the
+/// coordinator: 0.1 s each on up to eight hosts, at most 1 s. On more than 32 hosts it receives
+/// those that its ranks need (rank_lines.h). Threads: one of its own after start().
 class CoordinatorClient final : public launch::JobConnection {
  public:
   /// Connects to the coordinator, tells it the facts of this host, and waits until all hosts have

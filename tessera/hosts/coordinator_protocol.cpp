@@ -406,6 +406,8 @@ void CoordinatorProtocol::break_world(int rank,
     if (of_rank != hosts_.begin()) reporters.insert(std::prev(of_rank)->second);
     for (Peer* const reporter : reporters)
       lines_.send_all(*reporter, links_);
+  } else {
+    lines_.share(hosts_, links_);
   }
   const std::string whole = FrameWriter(FrameType::Abort)
                                 .number(static_cast<std::int32_t>(rank))

@@ -165,21 +165,21 @@ Routine HostProtocol::follow(HostPage& page, const std::atomic<bool>& ending) {
   heard_ = spoke_ = link_.now();
   while (!link_.closed()) {
     const bool last = ending;
-    // Lines are looked at this often; a world that is broken is told at once.
+    // Lines are looked at this often; a world that is broken is reported at once.
     const double until = link_.now() + (last ? 0.0 : kLineTickS);
-    for (bool more = true; more && link_.now() <= until;) {
-      const std::optional<Frame> frame = co_await link_.receive(until);
-      more = frame.has_value();
-      if (!more) break;
-      heard_ = link_.now();
-      try {
+    try {
+      for (bool more = true; more && link_.now() <= until;) {
+        const std::optional<Frame> frame = co_await link_.receive(until);
+        more = frame.has_value();
+        if (!more) break;
+        heard_ = link_.now();
         obey(*frame, page);
-      } catch (const Error& error) {
-        break_off(error.what(), page);
-        co_return;
       }
+      send_changes(last ? spoke_ + 2 * kLifeSignS : link_.now(), page);
+    } catch (const Error& error) {
+      break_off(error.what(), page);
+      co_return;
     }
-    send_changes(last ? spoke_ + 2 * kLifeSignS : link_.now(), page);
     if (last) co_return;
     if (link_.now() > heard_ + kHeadSilenceS) {
       break_off(fmt::format("it has sent nothing for {} s", kHeadSilenceS), page);

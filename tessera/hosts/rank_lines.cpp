@@ -143,7 +143,7 @@ std::vector<int> RankLines::wanted_by(const CoordinatorPeer& host) const {
   const auto add = [&](int rank) {
     if (rank < host.first || rank >= host.first + host.ranks) out.push_back(rank);
   };
-  for (int rank = host.first; rank < host.first + host.ranks; ++rank) {
+  for (int rank = host.first; rank < std::min(host.first + host.ranks, world_); ++rank) {
     for (const int waiter : waiters_[static_cast<std::size_t>(rank)])
       add(waiter);
     const int next = awaited(rank);

@@ -28,8 +28,8 @@ struct AdapterModule {
   std::int64_t inputs = 0, outputs = 0;
   /// The module's row for each row of the parameter, in the order of the box; empty: the same.
   std::vector<std::int64_t> rows;
-  /// Not 0 for the matrices of so many experts, of which `inputs`, `outputs` and `rows` describe
-  /// one. A is then [experts, rank, inputs] and B [experts, outputs, rank].
+  /// The number of experts of a stacked weight, of which `inputs`, `outputs` and `rows` describe
+  /// one; 0: another weight. A is then [experts, rank, inputs] and B [experts, outputs, rank].
   std::int64_t experts = 0;
   /// With experts: PEFT's module of each expert; or only one, for adapters of a stacked parameter.
   std::vector<std::string> stored;

@@ -34,13 +34,14 @@ std::map<std::string, Choices> choices_of(const std::vector<NamedAdapter>& adapt
             *one.adapter.trained.begin()),
         "merge it: tessera adapter merge");
     for (const AdapterModule& module : one.adapter.modules) {
-      TESSERA_REQUIRE(module.experts == 0,
-                      Unsupported,
-                      fmt::format("not built: the adapter {} beside others, because it adapts the "
-                                  "experts {}",
-                                  one.name,
-                                  module.part.module),
-                      "merge it: tessera adapter merge");
+      TESSERA_REQUIRE(
+          module.experts == 0,
+          Unsupported,
+          fmt::format("not built: the adapter {} together with others, because it adapts the "
+                      "experts {}",
+                      one.name,
+                      module.part.module),
+          "merge it: tessera adapter merge");
       Choices& choices = out[module.weight->name];
       choices.table = module.table;
       choices.adapters.resize(adapters.size());

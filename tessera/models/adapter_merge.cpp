@@ -124,7 +124,7 @@ WeightSource merged_weights(const Adapter& adapter,
         fmt::format("the adapter of {} cannot be merged: the model's head multiplies by "
                     "the same table, which it would change too",
                     module.part.module),
-        "generate with the adapter beside its base (tessera generate BASE --adapter "
+        "generate with the adapter and its base apart (tessera generate BASE --adapter "
         "PATH), or write it for PEFT (tessera adapter extract)");
   }
   struct Merger {

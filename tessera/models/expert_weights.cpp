@@ -52,7 +52,7 @@ bool is_of_experts(const ParamInfo& info) {
 }
 
 bool is_router(const ParamInfo& info) {
-  return info.name.ends_with(".mlp.gate.weight");
+  return info.name.ends_with(".mlp.gate.weight") || info.name.ends_with(".self_attn.gate.weight");
 }
 
 Composition compose_experts(const ParamInfo& info,

@@ -116,15 +116,20 @@ std::vector<std::vector<PrefixedDocument>> prefixed_documents(const at::Tensor& 
 namespace {
 
 /// The starts of the chunks of `tokens` tokens, within their documents if there are any: [B, S].
+/// They are made on the host, so that ops::documents_of() does not wait for a device.
 at::Tensor starts_of_chunks(const at::Tensor& starts_BT,
                             const at::Tensor& q,
                             std::int64_t tokens,
                             std::int64_t chunk) {
-  const at::Tensor all = at::arange(tokens, q.options().dtype(at::kLong)).unsqueeze(0);
-  const at::Tensor first = starts_BT.defined()
-                               ? starts_BT
-                               : at::zeros({q.size(0), tokens}, q.options().dtype(at::kLong));
-  return first + at::div(all - first, chunk, "floor") * chunk;
+  const at::TensorOptions where =
+      (q.is_meta() ? q.options() : at::TensorOptions()).dtype(at::kLong);
+  const at::Tensor all = at::arange(tokens, where).unsqueeze(0);
+  at::Tensor first = starts_BT;
+  if (!first.defined())
+    first = at::zeros({q.size(0), tokens}, where);
+  else if (!q.is_meta())
+    first = host_values(first);
+  return on_device(first + at::div(all - first, chunk, "floor") * chunk, q.device());
 }
 
 /// Expresses args.chunk by what the source of keys and values knows. A cache from which one token

@@ -3,8 +3,13 @@
 // MLPs.
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
 #include "tessera/nn/expert_exchange.h"
+#include "tessera/nn/expert_parallel.h"
 #include "tessera/nn/expert_products.h"
 #include "tessera/nn/experts.h"
 #include "tessera/ops/expert_rows.h"
@@ -38,12 +43,13 @@ at::Tensor by_choice(const at::Tensor& y_RO, const ops::ExpertRows& order) {
 }
 
 /// A pass in the rounds of the exchange. An owner keeps the rows of the first round; those of the
-/// others are sent again for the backward pass.
+/// others are sent again for the backward pass, and once more for gradients of weights that a
+/// schedule puts off.
 struct ProjectionNode : torch::autograd::Function<ProjectionNode> {
   struct Kept {
     std::shared_ptr<const Projection> call;
-    at::Tensor x_QI;  ///< of the first round
-    at::Tensor spare;
+    at::Tensor x_QI;   ///< of the first round
+    at::Tensor spare;  ///< see ExpertExchange::spare_rows()
   };
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
@@ -71,7 +77,8 @@ struct ProjectionNode : torch::autograd::Function<ProjectionNode> {
       (void)at::empty({rows + exchange.rounds().front().rows, x_RI.size(1) + outputs}, x.options());
     }
     at::Tensor y_NKO = by_choice(y_RO, call->rows);
-    save(node, {exchange.rounds().size() > 1 ? x : at::Tensor()});
+    const bool sends_again = exchange.rounds().size() > 1 || exchange.spare_rows() > 0;
+    save(node, {sends_again ? x : at::Tensor()});
     keep(node, std::move(kept));
     return y_NKO;
   }
@@ -80,35 +87,73 @@ struct ProjectionNode : torch::autograd::Function<ProjectionNode> {
     Kept& kept = detail::kept<Kept>(node);
     const std::shared_ptr<const Projection> call = kept.call;
     const ExpertExchange& exchange = *call->exchange;
-    const at::Tensor first_QI = std::move(kept.x_QI), dy_NKO = grads[0].to(first_QI.scalar_type()),
+    StepContext& context = *call->context;
+    const at::Tensor x_QI = std::move(kept.x_QI), dy_NKO = grads[0].to(x_QI.scalar_type()),
                      dy_RO = by_expert(dy_NKO, call->rows);
-    at::Tensor x_RI, dx_RI;
-    if (exchange.rounds().size() > 1) x_RI = sorted(node->get_saved_variables()[0], *call);
     const auto sums = std::make_shared<ExpertWeightSums>(*call->weight, nullptr, call->exchange);
-    for (std::size_t r = exchange.rounds().size(); r-- > 0;) {
-      const ExpertRound& round = exchange.rounds()[r];
-      const at::Tensor x_QI =
-          r == 0 ? first_QI
-                 : exchange.to_owners(x_RI, round, "tokens for the experts", *call->context);
-      const at::Tensor dy_QO =
-          exchange.to_owners(dy_RO, round, "gradients for the experts", *call->context);
-      const at::Tensor dx_QI = at::empty_like(x_QI);
-      for (const ExpertUnit& unit : round.units)
-        rows_of(dx_QI, unit)
-            .copy_(expert_input_grad(rows_of(dy_QO, unit), *call->weight, unit.expert));
-      weight_gradient(*call->context, [call, sums, x_QI, dy_QO, r] {
-        for (const ExpertUnit& unit : call->exchange->rounds()[r].units)
-          sums->add(unit, rows_of(x_QI, unit), rows_of(dy_QO, unit));
-      });
-      exchange.to_sources(dx_QI, round, dx_RI, "gradients of the tokens", *call->context);
+    at::Tensor dx_RI;
+    other_rounds(call, node->get_saved_variables()[0], dy_RO, sums, &dx_RI);
+    const ExpertRound& round = exchange.rounds().front();
+    const at::Tensor dy_QO = exchange.to_owners(dy_RO, round, "gradients for the experts", context);
+    const at::Tensor dx_QI = at::empty_like(x_QI);
+    std::vector<at::Tensor> spare = {std::move(kept.spare)};
+    at::Tensor spare_dx;
+    if (const std::int64_t rows = exchange.spare_rows(); rows > 0) {
+      spare.push_back(at::empty({rows, dy_QO.size(1)}, dy_QO.options()));
+      spare_dx = at::empty({rows, x_QI.size(1)}, x_QI.options());
     }
-    kept.spare.reset();
+    for (const ExpertUnit& unit : round.units)
+      rows_of(dx_QI, unit)
+          .copy_(expert_input_grad(rows_of(dy_QO, unit), *call->weight, unit.expert));
+    weight_gradient(context, [call, sums, x_QI, dy_QO, spare = std::move(spare)] {
+      for (const ExpertUnit& unit : call->exchange->rounds().front().units)
+        sums->add(unit, rows_of(x_QI, unit), rows_of(dy_QO, unit));
+    });
+    exchange.to_sources(dx_QI, round, dx_RI, "gradients of the tokens", context);
     at::Tensor dx;
     if (node->needs_input_grad(0)) {
       dx = call->shared ? ops::sum_of_rows(dx_RI, call->rows, at::Tensor()).unsqueeze(1)
                         : by_choice(dx_RI, call->rows);
     }
     return {dx, {}, {}, {}};
+  }
+
+  /// The rounds after the first one, backwards. `dx_RI`: nullptr in the pass for gradients of
+  /// weights that were put off.
+  static void other_rounds(const std::shared_ptr<const Projection>& call,
+                           const at::Tensor& x,
+                           const at::Tensor& dy_RO,
+                           const std::shared_ptr<ExpertWeightSums>& sums,
+                           at::Tensor* dx_RI) {
+    const ExpertExchange& exchange = *call->exchange;
+    StepContext& context = *call->context;
+    if (const std::int64_t rows = exchange.spare_rows(); rows > 0) {
+      const std::int64_t all = rows + exchange.rounds().front().rows,
+                         columns = 2 * x.size(-1) + dy_RO.size(1);
+      (void)at::empty({all, columns}, dy_RO.options());
+      // What a pass that runs later for the gradients of weights would need.
+      if (context.deferring())
+        context.defer([=] { (void)at::empty({all + dy_RO.size(0), columns}, dy_RO.options()); });
+    }
+    if (exchange.rounds().size() == 1) return;
+    const bool puts_off = context.deferring() && dx_RI != nullptr;
+    if (puts_off) context.defer([=] { other_rounds(call, x, dy_RO, sums, nullptr); });
+    const at::Tensor x_RI = sorted(x, *call);
+    for (std::size_t r = exchange.rounds().size() - 1; r > 0; --r) {
+      const ExpertRound& round = exchange.rounds()[r];
+      const at::Tensor x_QI = exchange.to_owners(x_RI, round, "tokens for the experts", context);
+      const at::Tensor dy_QO =
+          exchange.to_owners(dy_RO, round, "gradients for the experts", context);
+      const at::Tensor dx_QI = dx_RI == nullptr ? at::Tensor() : at::empty_like(x_QI);
+      for (const ExpertUnit& unit : round.units) {
+        const at::Tensor dy = rows_of(dy_QO, unit);
+        if (dx_RI != nullptr)
+          rows_of(dx_QI, unit).copy_(expert_input_grad(dy, *call->weight, unit.expert));
+        if (!puts_off) sums->add(unit, rows_of(x_QI, unit), dy);
+      }
+      if (dx_RI != nullptr)
+        exchange.to_sources(dx_QI, round, *dx_RI, "gradients of the tokens", context);
+    }
   }
 
   /// This rank's rows by expert.
@@ -125,6 +170,14 @@ at::Tensor project_by_expert(const at::Tensor& x,
                              const Param& weight,
                              StepContext& context) {
   const at::Tensor& chosen_NK = routed.choices.chosen_NK;
+  // These ranks have the same tokens, and would add each gradient of a weight several times.
+  TESSERA_REQUIRE(context.tensor == nullptr || context.experts == nullptr ||
+                      (context.experts->fold.ep & mesh::AxisSet::tp()).empty(),
+                  Unsupported,
+                  fmt::format("parallel.expert: {} is a projection of experts in attention, which "
+                              "ranks of parallel.tensor cannot divide",
+                              weight.info().name),
+                  "set parallel.expert to a number that divides the data-parallel ranks");
   auto call = std::make_shared<Projection>();
   call->weight = &weight;
   call->context = &context;

@@ -43,9 +43,9 @@ struct AttentionArgs {
   /// window, including itself; a non-causal one sees those with |q - k| <= window (Hugging Face's
   /// rules).
   std::int64_t window = 0;
-  /// Causal attention within chunks of so many tokens, 0: none: a query at position q sees no key
-  /// before q - q % chunk (Llama 4). nn::attention() expresses it by `starts_BT` or a window; of
-  /// the functions below, only paged_attention() knows it.
+  /// Causal attention within chunks of this number of tokens, 0: none: a query at position q sees
+  /// no key before q - q % chunk (Llama 4). nn::attention() expresses it by `starts_BT` or a
+  /// window; of the functions below, only paged_attention() knows it.
   std::int64_t chunk = 0;
   double softcap = 0.0;  ///< 0: none
   /// Slope of each head of the layer, alibi_slopes(); empty: none. Head h of the layer adds

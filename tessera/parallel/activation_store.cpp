@@ -71,10 +71,13 @@ class TierStore final : public ActivationStore {
     if (blocks > slot_) {
       slot_ = blocks;
       free_.clear();
+      outgrown_ = true;
     }
-    if (kept_.empty() && free_.empty()) {
+    if (kept_.empty() && outgrown_) {
       buffers_.emplace(tier_, most_, memory::Tag::Activations);
       units_ = 0;
+      free_.clear();
+      outgrown_ = false;
     }
     if (free_.empty()) {
       std::array<std::int64_t, kActivationSlots> sizes{};
@@ -93,6 +96,7 @@ class TierStore final : public ActivationStore {
   int most_;  ///< buffers
   std::optional<UnitBuffers> buffers_;
   std::int64_t slot_ = 0;  ///< bytes of a unit
+  bool outgrown_ = false;  ///< there may be units that are too small
   std::size_t units_ = 0;
   std::vector<std::size_t> free_;
   std::map<Number, Kept> kept_;

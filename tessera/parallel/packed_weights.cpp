@@ -23,69 +23,79 @@ std::int64_t blocks_in(std::int64_t count, std::int64_t block) {
   return (count + block - 1) / block;
 }
 
-/// The number of scales that have a scale in common, of the whole parameter.
+/// What a segment is a part of: a whole parameter, or one whole matrix of a stacked parameter. It
+/// is packed as if no ranks shared it, so that ranks that divide the matrices have the same bits.
+struct PackedWhole {
+  Shape shape;
+  mesh::Box box;           ///< the segment's part
+  bool cut = false;        ///< ranks share it
+  std::int64_t first = 0;  ///< its first element in the parameter
+  [[nodiscard]] std::int64_t numel() const { return mesh::whole(shape).numel(); }
+};
+
+PackedWhole whole_of(const Segment& segment) {
+  const ParamInfo& info = *segment.info;
+  PackedWhole out;
+  out.shape = info.shape;
+  out.box = segment.box();
+  out.cut = info.cut();
+  if (segment.matrix < 0) return out;
+  out.shape.erase(out.shape.begin());
+  out.box.begin.erase(out.box.begin.begin());
+  out.box.end.erase(out.box.end.begin());
+  out.cut = !info.axes_of_matrix().empty();
+  out.first = segment.matrix * out.numel();
+  return out;
+}
+
+/// The number of scales that have a scale in common, of the whole.
 std::int64_t groups_of_scales(const Segment& segment) {
-  const std::int64_t numel = segment.info->cut() ? segment.info->numel() : segment.numel;
-  return blocks_in(blocks_in(numel, ops::kNf4Block), kScaleBlock);
+  return blocks_in(blocks_in(whole_of(segment).numel(), ops::kNf4Block), kScaleBlock);
 }
 
 std::int64_t columns_of(const Segment& segment) {
   return segment.info->local_shape().back();
 }
 
-/// The rows of the whole matrix [.., columns] that this rank's rows are, in order: int64 [rows].
-at::Tensor rows_in_whole(const ParamInfo& info) {
-  const mesh::Box box = info.held();
+/// The rows of the whole [.., columns] that this rank's rows are, in order: int64 [rows].
+at::Tensor rows_in_whole(const PackedWhole& of) {
   at::Tensor rows = at::zeros({1}, at::kLong);
-  for (std::size_t d = 0; d + 1 < info.shape.size(); ++d) {
-    const at::Tensor own = at::arange(box.begin[d], box.end[d], at::kLong);
-    rows = (rows.unsqueeze(1) * info.shape[d] + own).flatten();
+  for (std::size_t d = 0; d + 1 < of.shape.size(); ++d) {
+    const at::Tensor own = at::arange(of.box.begin[d], of.box.end[d], at::kLong);
+    rows = (rows.unsqueeze(1) * of.shape[d] + own).flatten();
   }
   return rows;
 }
 
-/// True if ranks share the parameter by its first dim alone: experts.
-bool is_cut_in_front(const ParamInfo& info) {
-  const mesh::Box box = info.held();
-  for (std::size_t d = 1; d < info.shape.size(); ++d) {
-    if (box.begin[d] != 0 || box.end[d] != info.shape[d]) return false;
-  }
-  return true;
+/// The blocks of the whole that this rank's blocks are, in order: int64 [blocks].
+at::Tensor blocks_in_whole(const PackedWhole& of) {
+  const at::Tensor columns = at::arange(
+      of.box.begin.back() / ops::kNf4Block, of.box.end.back() / ops::kNf4Block, at::kLong);
+  const std::int64_t blocks_of_row = of.shape.back() / ops::kNf4Block;
+  return (rows_in_whole(of).unsqueeze(1) * blocks_of_row + columns).flatten();
 }
 
-/// The blocks of the whole parameter that this rank's blocks are, in order: int64 [blocks].
-at::Tensor blocks_in_whole(const ParamInfo& info) {
-  const mesh::Box box = info.held();
-  if (is_cut_in_front(info)) {
-    const std::int64_t each = info.numel() / info.shape.front() / ops::kNf4Block;
-    return at::arange(box.begin.front() * each, box.end.front() * each, at::kLong);
-  }
-  const at::Tensor columns =
-      at::arange(box.begin.back() / ops::kNf4Block, box.end.back() / ops::kNf4Block, at::kLong);
-  const std::int64_t blocks_of_row = info.shape.back() / ops::kNf4Block;
-  return (rows_in_whole(info).unsqueeze(1) * blocks_of_row + columns).flatten();
-}
-
-/// Calls `take` with pieces of the whole parameter, which consist of whole units of `unit` elements
-/// (the last one may be shorter).
-void for_each_piece(const ParamInfo& info,
+/// Calls `take` with pieces of the whole, which consist of complete units of `unit` elements (the
+/// last one may be shorter).
+void for_each_piece(const PackedWhole& of,
                     std::int64_t unit,
-                    const ReadWhole& whole,
+                    const ReadWhole& read,
                     const std::function<void(std::int64_t begin, const at::Tensor& values)>& take) {
   constexpr std::int64_t kElements = 1 << 20;
-  TESSERA_ASSERT(whole != nullptr);
+  TESSERA_ASSERT(read != nullptr);
   const std::int64_t step = std::max<std::int64_t>(1, kElements / unit) * unit;
-  for (std::int64_t begin = 0; begin < info.numel(); begin += step) {
-    const at::Tensor values = at::empty({std::min(step, info.numel() - begin)}, at::kFloat);
-    whole(begin, begin + values.numel(), values.data_ptr<float>());
+  for (std::int64_t begin = 0; begin < of.numel(); begin += step) {
+    const at::Tensor values = at::empty({std::min(step, of.numel() - begin)}, at::kFloat);
+    const std::int64_t from = of.first + begin;
+    read(from, from + values.numel(), values.data_ptr<float>());
     take(begin, values);
   }
 }
 
-/// The scales of all blocks of the whole parameter, as to_nf4() computes them.
-at::Tensor scales_of_whole(const ParamInfo& info, const ReadWhole& whole) {
-  const at::Tensor scales = at::empty({blocks_in(info.numel(), ops::kNf4Block)}, at::kFloat);
-  for_each_piece(info, ops::kNf4Block, whole, [&](std::int64_t begin, const at::Tensor& values) {
+/// The scales of all blocks of the whole, as to_nf4() computes them.
+at::Tensor scales_of_whole(const PackedWhole& of, const ReadWhole& read) {
+  const at::Tensor scales = at::empty({blocks_in(of.numel(), ops::kNf4Block)}, at::kFloat);
+  for_each_piece(of, ops::kNf4Block, read, [&](std::int64_t begin, const at::Tensor& values) {
     const std::int64_t blocks = blocks_in(values.numel(), ops::kNf4Block);
     ops::to_nf4(values,
                 at::empty({blocks * (ops::kNf4Block / 2)}, at::kByte),
@@ -94,19 +104,18 @@ at::Tensor scales_of_whole(const ParamInfo& info, const ReadWhole& whole) {
   return scales;
 }
 
-/// Checks that each rank's blocks of Nf4 are blocks of the whole parameter.
+/// Checks that each rank's blocks of Nf4 are blocks of the whole.
 void require_same_blocks(const Segment& segment, const PackingOptions& options) {
-  const ParamInfo& info = *segment.info;
-  if (!info.cut() || options.packing != Packing::Nf4) return;
-  const bool same = is_cut_in_front(info) ? info.numel() / info.shape.front() % ops::kNf4Block == 0
-                                          : columns_of(segment) % ops::kNf4Block == 0 &&
-                                                info.shape.back() % ops::kNf4Block == 0 &&
-                                                info.held().begin.back() % ops::kNf4Block == 0;
+  const PackedWhole of = whole_of(segment);
+  if (!of.cut || options.packing != Packing::Nf4) return;
+  const bool same = columns_of(segment) % ops::kNf4Block == 0 &&
+                    of.shape.back() % ops::kNf4Block == 0 &&
+                    of.box.begin.back() % ops::kNf4Block == 0;
   TESSERA_REQUIRE(same,
                   Unsupported,
                   fmt::format("adapter.quantize_base: {} is shared by ranks, and a rank's part of "
                               "its rows is not a multiple of the {} weights of a block",
-                              info.name,
+                              segment.info->name,
                               ops::kNf4Block),
                   "set parallel.tensor.size to a smaller divisor of the layer's sizes, or "
                   "adapter.quantize_base to int8");
@@ -157,17 +166,17 @@ PackedWeights::PackedWeights(const FlatLayout& layout, PackingOptions options) :
 }
 
 void PackedWeights::pack_int8(Part& part, const at::Tensor& values, const ReadWhole& whole) const {
-  const ParamInfo& info = *part.segment.info;
+  const PackedWhole of = whole_of(part.segment);
   const at::Tensor rows = values.view(part.codes.sizes());
-  const std::int64_t all_columns = info.shape.back();
+  const std::int64_t all_columns = of.shape.back();
   at::Tensor of_whole;  // the scale belongs to the whole row
   if (rows.size(1) != all_columns) {
-    const at::Tensor largest = at::empty({info.numel() / all_columns}, at::kFloat);
-    for_each_piece(info, all_columns, whole, [&](std::int64_t begin, const at::Tensor& piece) {
+    const at::Tensor largest = at::empty({of.numel() / all_columns}, at::kFloat);
+    for_each_piece(of, all_columns, whole, [&](std::int64_t begin, const at::Tensor& piece) {
       const at::Tensor of_rows = ops::largest_of_rows(piece.view({-1, all_columns}));
       largest.narrow(0, begin / all_columns, of_rows.numel()).copy_(of_rows);
     });
-    of_whole = largest.index_select(0, rows_in_whole(info));
+    of_whole = largest.index_select(0, rows_in_whole(of));
   }
   const ops::Int8Rows packed = ops::to_int8(rows, of_whole);
   part.codes.copy_(packed.rows_OI);
@@ -197,28 +206,28 @@ void PackedWeights::pack(std::size_t index, const at::Tensor& values, const Read
     pack_int8(part, on_host, whole);
     return move_to(values.device(), part);
   }
-  const ParamInfo& info = *part.segment.info;
+  const PackedWhole of = whole_of(part.segment);
   const std::int64_t blocks = blocks_in(part.segment.numel, ops::kNf4Block);
   const at::Tensor own = options_.double_scales ? at::empty({blocks}, at::kFloat) : part.scales;
   ops::to_nf4(on_host, part.codes, own);
   if (!options_.double_scales) return move_to(values.device(), part);
-  const at::Tensor scales = info.cut() ? scales_of_whole(info, whole) : own;
-  const at::Tensor codes = info.cut() ? at::empty({scales.numel()}, at::kByte) : part.scale_codes;
+  const at::Tensor scales = of.cut ? scales_of_whole(of, whole) : own;
+  const at::Tensor codes = of.cut ? at::empty({scales.numel()}, at::kByte) : part.scale_codes;
   part.scale_mean = static_cast<float>(scales.mean(at::kDouble).item<double>());
   ops::to_codes8(
       scales - part.scale_mean, kScaleBlock, DynamicMap::both(), codes, part.scale_scales);
-  if (info.cut()) part.scale_codes.copy_(codes.index_select(0, blocks_in_whole(info)));
+  if (of.cut) part.scale_codes.copy_(codes.index_select(0, blocks_in_whole(of)));
   move_to(values.device(), part);
 }
 
 at::Tensor PackedWeights::scales_of(const Part& part) const {
   if (part.scales.defined()) return part.scales;
-  const ParamInfo& info = *part.segment.info;
+  const PackedWhole of = whole_of(part.segment);
   const at::Tensor out =
       at::empty({part.scale_codes.numel()}, part.scale_codes.options().dtype(at::kFloat));
-  if (info.cut()) {
+  if (of.cut) {
     const at::Tensor groups =
-        on_device(blocks_in_whole(info).floor_divide_(kScaleBlock), out.device());
+        on_device(blocks_in_whole(of).floor_divide_(kScaleBlock), out.device());
     ops::from_codes8(part.scale_codes,
                      part.scale_scales.index_select(0, groups),
                      /*block=*/1,

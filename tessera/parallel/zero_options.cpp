@@ -74,17 +74,7 @@ void RecomputeOptions::describe(config::Fields& f) {
 }
 
 void ActivationOffloadKeys::describe(config::Fields& f) {
-  f.choice(
-      "device",
-      device,
-      kOffloadDevices,
-      {.text = "Where the inputs of recomputed blocks rest: on a disk (nvme), or in the memory "
-               "of the host (none, cpu), where they are without this section.",
-       .default_text = "none"});
-  f.field("nvme_path",
-          nvme_path,
-          {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "
-                   "nothing remains of them."});
+  describe_disk(f, device, nvme_path, "Where the inputs of recomputed blocks rest");
   f.field("buffer_count",
           buffer_count,
           {.text = "With nvme: maximum number of tensors in memory at a time, to be read or "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of the folders in which parts of a training rest: offload_optimizer and offload_param with
-// device nvme.
+// Checks of the folders in which parts of a training rest: offload_optimizer, offload_param and
+// activation_checkpointing.offload with device nvme.
 #pragma once
 
 #include <string>

@@ -21,11 +21,11 @@ std::string in_bytes(std::int64_t count) {
   return text::bytes(static_cast<std::uint64_t>(count));
 }
 
-// What the disk costs in a step.
-std::string disk_cost(const OffloadBytes& disk, const std::string& folder) {
+// What the disk costs in a step of `ranks` ranks, which share it.
+std::string disk_cost(const OffloadBytes& disk, int ranks, const std::string& folder) {
   const std::optional<memory::TierSpeed> speed = memory::remembered_speed(folder);
-  const std::int64_t most = std::max(disk.read, disk.written);
-  return fmt::format("a step reads {} and writes {}{}",
+  const std::int64_t most = std::max(disk.read, disk.written) * ranks;
+  return fmt::format("a step reads {} and writes {} on each rank{}",
                      in_bytes(disk.read),
                      in_bytes(disk.written),
                      speed ? fmt::format(", {:.1f} s of the disk alone", speed->update_s(most))
@@ -53,7 +53,7 @@ class Ladder {
                      .need = estimate_memory(plan),
                      .disk = offload_bytes(plan),
                      .cost = std::move(cost)};
-    if (layout_.uses_disk()) rung.cost = disk_cost(rung.disk, folder_);
+    if (layout_.uses_disk()) rung.cost = disk_cost(rung.disk, plan_.ranks(), folder_);
     rung.fits =
         rung.need.unknown.empty() && static_cast<double>(rung.need.total()) * plan_.ranks() <=
                                          kUsableMemory * static_cast<double>(available_);
@@ -67,6 +67,7 @@ class Ladder {
     if (blocks.size() == count && std::ranges::all_of(blocks, [](bool on) { return on; }))
       return false;
     blocks.assign(count, true);
+    layout_.recompute.regions = false;  // granularity full excludes selective
     return add("activation_checkpointing.granularity full", "one more forward pass");
   }
 

@@ -25,8 +25,8 @@ struct OffloadRung {
 /// The rungs above the plan, up to the first that fits into 95 % of `available` bytes on the plan's
 /// local ranks; the last one does not fit if none does. Rungs that the plan contains already, or
 /// that its optimizer, device or other keys exclude, are left out. A stage that saves nothing, on
-/// one rank, is set together with the rung that needs it. `folder`: the disk that is proposed. The
-/// mathematics of the training does not change. Bits do not either. Cost: one estimate_memory() for
+/// one rank, is set together with the rung that needs it. `folder`: the disk that is proposed. No
+/// rung changes a bit of the training. Cost: one estimate_memory() for
 /// each rung.
 std::vector<OffloadRung> offload_ladder(const Plan& plan,
                                         std::uint64_t available,

@@ -2,22 +2,28 @@
 // The section `run`, and the keys that say what a run prints.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/config/choices.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/ops/gpu/attention_kernel.h"
 
 namespace tessera::planner {
 
 /// DeepSpeed's number of restarts of an elastic training.
 inline constexpr std::int64_t kElasticRestarts = 100;
+inline constexpr auto kAttentionKernels = std::to_array<config::Named<ops::AttentionKernel>>(
+    {{ops::AttentionKernel::Deterministic, "deterministic"},
+     {ops::AttentionKernel::Fastest, "fastest"}});
 struct RunOptions {
-  std::string dir;                                 ///< empty: runs/<name of the file>
-  std::string device = "auto";                     ///< memory::device_of_rank()
-  std::string attention_kernel = "deterministic";  ///< ops::kAttentionKernels
+  std::string dir;              ///< empty: runs/<name of the file>
+  std::string device = "auto";  ///< memory::device_of_rank()
+  ops::AttentionKernel attention_kernel = ops::AttentionKernel::Deterministic;
   std::optional<std::int64_t> threads_per_rank;
   json::Value hosts;               ///< path of a hostfile, or its lines as a list; null: this host
   std::string transport = "auto";  ///< comm::link_choices()

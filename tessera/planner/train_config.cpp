@@ -30,13 +30,13 @@ void RunOptions::describe(config::Fields& f) {
       {.text = "The device of the ranks: cpu; cuda, a GPU of NVIDIA for each rank of a host; "
                "cuda:0,2, these GPUs; auto: the GPUs if the host has any that can be used, else "
                "the CPU. What is asked for and not there is refused."});
-  f.field(
+  f.choice(
       "attention_kernel",
       attention_kernel,
+      kAttentionKernels,
       {.text = "The kernel of attention on a GPU: deterministic has the same bits in every run; "
                "fastest measures the kernels of flash attention and cuDNN for each shape, and "
-               "may give other bits in the next run. A CPU has one kernel.",
-       .choices = {"deterministic", "fastest"}});
+               "may give other bits in the next run. A CPU has one kernel."});
   f.field("threads_per_rank",
           threads_per_rank,
           {.text = "Number of threads for the kernels of each rank.",

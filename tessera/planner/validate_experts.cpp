@@ -13,6 +13,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/nn/expert_load.h"
+#include "tessera/nn/low_rank_names.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/validate.h"
@@ -79,6 +80,25 @@ std::int64_t narrowest_expert(const nn::Model& model) {
     }
   }
   return narrowest;
+}
+
+/// True if matrices of experts have adapters.
+bool adapts_experts(const nn::Model& model) {
+  for (const auto& info : nn::parameters_of(model)) {
+    if (info->stacked() && nn::is_low_rank(*info)) return true;
+  }
+  return false;
+}
+
+/// True if the model has experts that are not whole MLPs (nn::project_by_expert()).
+bool projects_by_expert(const nn::Model& model) {
+  for (const auto& info : nn::parameters_of(model)) {
+    const std::vector<LogicalAxis>& axes = info->axes;
+    if (info->stacked() && axes.size() > 2 && !nn::is_low_rank(*info) &&
+        std::find(axes.begin(), axes.end(), LogicalAxis::Ffn) == axes.end())
+      return true;
+  }
+  return false;
 }
 
 /// True if experts of some layer drop tokens beyond a capacity.
@@ -214,6 +234,10 @@ void split_experts(const TrainConfig& config,
     check.add(kSplit,
               fmt::format("{} ranks cannot split an expert of width {}", ranks, width),
               "set it to 1, or raise model.moe.ffn_hidden_size");
+  } else if (adapts_experts(model)) {
+    check.add(kSplit,
+              "experts that ranks split cannot have adapters",
+              "set it to 1, or leave experts out of adapter.targets and adapter.target_parameters");
   } else {
     layout.splits_experts = true;
   }
@@ -236,6 +260,11 @@ void divide_experts(const TrainConfig& config,
       layout.experts_over_context = spread->context;
       layout.experts_over_tensor = spread->tensor;
     }
+  }
+  if (layout.experts_over_tensor && projects_by_expert(model)) {
+    check.add(kKey,
+              "ranks of parallel.tensor cannot divide experts in attention",
+              "set it to a number that divides the data-parallel ranks");
   }
   split_experts(config, model, experts, layout, check);
   if (config.parallel.expert > 1 && !problems.concern("optimizer"))

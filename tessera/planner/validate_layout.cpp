@@ -176,7 +176,7 @@ void check_cuts(const parallel::TensorOptions& tensor,
     if (!knows(cut.key)) continue;
     std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
     for (const auto& info : parameters) {
-      if (info->stacked()) continue;  // tensor-parallel ranks hold experts whole
+      if (info->stacked()) continue;  // divide_experts() checks these
       for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
         if (info->axes[dim] != cut.axis) continue;
         const std::int64_t here = parts_of(*info, dim, mode, mesh);

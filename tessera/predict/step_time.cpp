@@ -196,7 +196,7 @@ class Prediction {
                                                : block.inputs) += pass.seconds();
       }
       add_transfers(b, block);
-      // The input of a block is written beside its forward pass, and read beside the backward pass
+      // The input of a block is written during its forward pass, and read during the backward pass
       // of the block after it.
       if (const double stored = stored_bytes(b); stored > 0) {
         block.forward = std::max(block.forward, disk().second.seconds(stored));
@@ -457,12 +457,16 @@ WorkCache::Work WorkCache::work(const planner::Plan& plan) {
 WorkCache::Elements WorkCache::elements(const planner::Plan& plan) {
   const parallel::Layout& layout = plan.layout();
   const bool shards = gathers(layout);
-  const std::string key = fmt::format("{}x{}x{} {} {}",
+  const std::string key = fmt::format("{}x{}x{} {} {} {} {}:{}:{}",
                                       layout.grid.depth,
                                       layout.grid.row,
                                       layout.grid.col,
                                       static_cast<int>(layout.tensor),
-                                      shards ? layout.persistence_threshold : -1);
+                                      shards ? layout.persistence_threshold : -1,
+                                      layout.context,
+                                      layout.expert_ranks,
+                                      layout.expert_fold().ep.bits(),
+                                      layout.expert_fold().etp.bits());
   const std::scoped_lock lock(mutex_);
   Elements& known = elements_[key];
   if (!known) known = std::make_shared<const std::vector<BlockElements>>(elements_of(plan));

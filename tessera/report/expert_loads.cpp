@@ -124,7 +124,7 @@ ExpertLoads expert_loads_of(const json::Value& value, const std::string& where) 
   for (const json::Value& layer : layers.items()) {
     const json::Value &name = member(layer, "name", where),
                       &chosen = member(layer, "chosen", where);
-    if (!name.is_string()) refuse(where, "the name of a layer is not a text");
+    if (!name.is_string()) refuse(where, "the name of a layer is not a string");
     if (!chosen.is_array() || chosen.items().empty() || chosen.items().size() > kMostExperts)
       refuse(where, fmt::format("expected 1 to {} experts", kMostExperts));
     LayerLoads& to = out.layers.emplace_back();

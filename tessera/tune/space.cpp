@@ -347,6 +347,9 @@ planner::Plan Space::plan(const Choice& choice) {
     one.context = choice.context;
     one.ulysses = choice.ulysses;
     one.expert = choice.expert;
+    // What rests on a disk needs a stage; both are set below.
+    if (own_.offload != Offload::AsGiven) one.offload = Offload::None;
+    if (one.offload == Offload::AsGiven && base_.layout().weight_offload) one.zero = own_.zero;
     one.ranks = choice.tensor * choice.context * expert;
     one.micro = choice.mode == "1d" ? 1 : choice.micro;
     one.threads = own_.threads;

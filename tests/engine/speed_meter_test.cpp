@@ -54,6 +54,7 @@ TEST(Speed, KnowsTheRateOfARanksThreadsFromTheMachineFile) {
   const planner::Plan plan = planner::make_plan(
       json::parse(R"({"model": {"num_layers": 1, "hidden_size": 16, "num_heads": 2},
                       "data": {"train": "text.txt", "sequence_length": 8}, "trainer": {"max_steps": 1},
+                      "train_batch_size": 1,
                       "run": {"threads_per_rank": 1}})",
                   "plan.json"),
       1,

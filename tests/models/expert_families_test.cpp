@@ -209,6 +209,7 @@ TEST(ExpertFamilies, HaveAdaptersOfEverythingButRoutersAndExpertsByDefault) {
     for (const AdapterModule& module : adapter_for(family, R"("all-linear")").modules) {
       EXPECT_FALSE(module.weight->stacked()) << module.part.module;
       EXPECT_THAT(module.part.module, Not(testing::EndsWith(".gate")));
+      EXPECT_THAT(module.part.module, Not(HasSubstr("router")));
       attention = attention || module.part.module.ends_with("o_proj") ||
                   module.part.module.ends_with("attn.out_proj");
     }

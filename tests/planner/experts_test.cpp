@@ -105,6 +105,11 @@ TEST(ExpertPlans, NameWhatDoesNotFit) {
        2,
        {"2 ranks cannot split an expert of width 1"}},
       {"",
+       R"(, "parallel": {"expert_tensor": 2, "tensor": 2},
+            "adapter": {"type": "lora", "targets": ["up_proj"]})",
+       2,
+       {"parallel.expert_tensor", "cannot have adapters"}},
+      {"",
        R"(, "parallel": {"tensor": 2, "sequence": true})",
        2,
        {"parallel.sequence", "whole tokens"}},
@@ -117,6 +122,30 @@ TEST(ExpertPlans, NameWhatDoesNotFit) {
     for (const std::string& part : bad.said)
       EXPECT_THAT(text, HasSubstr(part)) << bad.moe << bad.members;
   }
+}
+
+// These ranks have the same tokens.
+TEST(ExpertPlans, RefuseTensorParallelRanksThatDivideExpertsInAttention) {
+  const auto plan = [](int ranks) {
+    return make_plan(json::parse(R"({"model": {"family": "jetmoe", "num_layers": 2,
+             "hidden_size": 32, "num_heads": 4, "num_kv_heads": 2, "ffn_hidden_size": 24,
+             "max_positions": 64, "moe": {"num_experts": 4}},
+             "data": {"train": "a.txt", "sequence_length": 64}, "train_batch_size": 16,
+             "train_micro_batch_size_per_gpu": 2, "eval": {"every": 0},
+             "parallel": {"expert": 2, "tensor": 2}})",
+                                 "c.json"),
+                     ranks,
+                     "c.json");
+  };
+  std::string refusal;
+  try {
+    (void)plan(2);
+  } catch (const Error& error) {
+    refusal = error.text();
+  }
+  EXPECT_THAT(refusal,
+              AllOf(HasSubstr("parallel.expert"), HasSubstr("cannot divide experts in attention")));
+  EXPECT_FALSE(plan(4).layout().experts_over_tensor) << "two data-parallel ranks divide them";
 }
 
 // Of many layers a few are measured; the sums of a balance term over all of them end in the last

@@ -44,6 +44,8 @@ offline() {
   expect "exit code 8" test $? = 8
   expect "size and free disk first" says "MB free there" "$box/out"
   expect "the missing thing" says "libtorch 2.11.0 with CUDA" "$box/err"
+  expect "the command" says "run: tools/setup.sh --cuda" "$box/err"
+  expect "its folder" says "copy the folder libtorch-2.11.0-cuda" "$box/err"
   expect "nothing half-made" test -z "$(find "$box/cache" -mindepth 1 -maxdepth 1 -not -name '*.lock' -not -name libtorch-2.11.0)"
 }
 unknown_flag() {

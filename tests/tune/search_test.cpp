@@ -95,8 +95,13 @@ TEST(Search, DividesExpertsAmongDataParallelRanks) {
   SearchOptions all{.most = 100'000, .most_predicted = 2000};
   all.fixed = fixed_of({"parallel.tensor", "parallel.context", "parallel.pipeline.size"});
   std::set<int> sizes;
-  for (const Candidate& one : search(space, all).best)
-    sizes.insert(one.choice.expert);
+  for (const Candidate& one : search(space, all).best) {
+    if (!sizes.insert(one.choice.expert).second) continue;
+    EXPECT_NEAR(predict::predict_step(space.plan(one.choice), space.machine()).seconds,
+                one.time.seconds,
+                1e-9 * one.time.seconds)
+        << "nothing is kept from layouts with other experts: " << text_of(one.choice);
+  }
 
   EXPECT_EQ(sizes, (std::set<int>{1, 2, 4})) << "8 ranks cannot share 4 experts";
   all.fixed.expert = true;
@@ -124,6 +129,13 @@ TEST(Search, PutsTheOptimizerOnADiskOnlyWhereAFolderIsGiven) {
   EXPECT_TRUE(plan.layout().offload.has_value());
   EXPECT_EQ(planner::estimate_memory(plan).total(), small.memory.total())
       << "the plan of a training is the plan of the search";
+
+  // A configuration whose optimizer rests there now.
+  source["zero_optimization"]["stage"] = json::Value::integer(2);
+  source["zero_optimization"]["offload_optimizer"]["device"] = json::Value::string("nvme");
+  Space used(source, 2, "toy.json", machine);
+  EXPECT_EQ(used.own().offload, Offload::Optimizer);
+  EXPECT_EQ(search(used, {.most = 1}).best.size(), 1U);
 }
 
 TEST(Search, RefusesWhatDoesNotFitWithTheNearestLayout) {

@@ -34,7 +34,7 @@ void attach_defaults(Trainer& trainer, const hosts::HostPart* part) {
     trainer.attach(std::make_unique<TestHook>(run.eval.test_when().in_run_of(steps)));
   if (!trainer.run_dir().empty()) {
     trainer.attach(std::make_unique<RanksHook>());
-    trainer.attach(std::make_unique<ExpertsHook>(run.printing.steps_per_print));
+    trainer.attach(std::make_unique<ExpertsHook>());
   }
   attach_profilers(trainer);
   attach_monitors(trainer);

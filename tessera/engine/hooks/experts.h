@@ -12,18 +12,16 @@ namespace tessera::engine {
 
 /// The leader writes the loads of the last steps to experts.json, which `tessera watch` and
 /// `tessera doctor` read, and at the end draws them in experts.svg. Does nothing for a model
-/// without experts. Cost: a file in every tenth step, or as seldom as steps are printed.
+/// without experts. Cost: a file in every tenth step.
 class ExpertsHook final : public Hook {
  public:
-  /// `printed_every`: the number of steps between printed lines; 0: none.
-  explicit ExpertsHook(std::int64_t printed_every) : Hook(kReport), printed_every_(printed_every) {}
+  ExpertsHook() : Hook(kReport) {}
   [[nodiscard]] std::string_view name() const override { return "experts"; }
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
 
  private:
   report::ExpertLoads loads_;  ///< since the last file
-  std::int64_t printed_every_;
-  bool stopped_ = false;  ///< the files cannot be written
+  bool stopped_ = false;       ///< the files cannot be written
 };
 
 }  // namespace tessera::engine

@@ -154,6 +154,7 @@ at::Tensor CudaBackend::paged_attention(const at::Tensor& q_BH1K,
                          .columns = table.size(1),
                          .bias_keys = bias.defined() ? bias.size(2) : 0,
                          .window = args.window,
+                         .chunk = args.chunk,
                          .scale = static_cast<float>(attention_scale(args, q_BH1K)),
                          .softcap = static_cast<float>(args.softcap)},
                         q.size(0));

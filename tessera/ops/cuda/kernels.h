@@ -219,6 +219,7 @@ struct PagedRows {
   const float* slopes;                     ///< of ALiBi, [heads], or nullptr
   const float* bias;                       ///< [heads, bias_keys], or nullptr
   std::int64_t heads, groups, page_tokens, channels, columns, bias_keys, window;
+  std::int64_t chunk = 0;  ///< AttentionArgs::chunk
   float scale, softcap;
 };
 /// `pages`: fp32, bf16, fp16 or int8.

@@ -41,7 +41,13 @@ __global__ void __launch_bounds__(kPagedThreads) paged_attention_kernel(PagedRow
     sum[i] = 0.0F;
   }
   const i64 length = a.lengths[sample];
-  const i64 first = a.window > 0 && length > a.window ? length - a.window : 0;
+  // As ops::window_at().
+  i64 window = a.window;
+  if (a.chunk > 0) {
+    const i64 of_chunk = (length - 1) % a.chunk + 1;
+    window = window == 0 || of_chunk < window ? of_chunk : window;
+  }
+  const i64 first = window > 0 && length > window ? length - window : 0;
   float largest = -INFINITY, total = 0.0F;
   for (i64 key = first + warp; key < length; key += kPagedWarps) {
     const i64 page = a.table[sample * a.columns + key / a.page_tokens];

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 namespace tessera::ops {
 
@@ -11,8 +10,6 @@ enum class AttentionKernel : std::uint8_t {
   Deterministic,  ///< a kernel whose gradients have the same bits in every run
   Fastest         ///< the one that was fastest when a shape was first seen
 };
-/// "deterministic", "fastest".
-inline constexpr const char* kAttentionKernels[] = {"deterministic", "fastest"};
 
 /// Sets the choice of this process; a rank does so before its first tensor. It has no effect on a
 /// CPU, where there is one kernel. Threads: one at a time, before kernels run.

@@ -102,13 +102,15 @@ struct PagedCase {
   std::int64_t heads, groups, channels, window;
   double softcap;
   bool alibi, bias, int8;
+  std::int64_t chunk;
 };
 
 TEST_P(CudaHeads, AttendToPagesAsTheReferenceDoes) {
-  for (const PagedCase& c : {PagedCase{4, 4, 8, 0, 0.0, false, false, false},
-                             PagedCase{4, 2, 40, 0, 0.0, true, false, false},
-                             PagedCase{2, 1, 64, 3, 5.0, false, true, false},
-                             PagedCase{2, 2, 96, 0, 0.0, false, false, true}}) {
+  for (const PagedCase& c : {PagedCase{4, 4, 8, 0, 0.0, false, false, false, 0},
+                             PagedCase{4, 2, 40, 0, 0.0, true, false, false, 0},
+                             PagedCase{2, 1, 64, 3, 5.0, false, true, false, 0},
+                             PagedCase{4, 2, 16, 0, 0.0, false, false, false, 7},
+                             PagedCase{2, 2, 96, 0, 0.0, false, false, true, 0}}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       constexpr std::int64_t kPages = 6, kTokens = 4;
       const std::vector<std::int64_t> sizes = {kPages, c.groups, kTokens, c.channels};
@@ -121,6 +123,7 @@ TEST_P(CudaHeads, AttendToPagesAsTheReferenceDoes) {
       }
       AttentionArgs args;
       args.window = c.window;
+      args.chunk = c.chunk;
       args.softcap = c.softcap;
       if (c.alibi) args.alibi = alibi_slopes(c.heads);
       if (c.bias) args.bias_HTS = random({c.heads, 1, 11}, 5);
