@@ -173,17 +173,13 @@ TEST(OptionTables, AreReadWithoutErrors) {
 
 // An option whose name no rule reads would be accepted and have no effect.
 TEST(OptionTables, HaveNoNameThatNoRuleReads) {
-  const std::set<std::string> known = {
-      "@file",           // read as the file of settings before the rules
-      "@settings_file",  // the same
-      "@entry",          // read by its own name in an object of a file
-      "@checkpointing",  // the same
-      "@fsdp_reshard_after_forward",
-      "@fsdp_version",
-      "@parallelism_config",
-      "@overwrite",  // the same command goes on from its newest checkpoint
-      "@log_strategy",
-      "@dataset_split"};
+  const std::set<std::string> known = {"@file",  // read as the file of settings before the rules
+                                       "@settings_file",  // the same
+                                       "@entry",  // read by its own name in an object of a file
+                                       "@checkpointing",  // the same
+                                       "@fsdp_reshard_after_forward",
+                                       "@fsdp_version",
+                                       "@parallelism_config"};
   std::string rules;
   for (const auto& entry :
        fs::recursive_directory_iterator(tessera::test::source_dir() / "tessera/interop")) {
