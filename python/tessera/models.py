@@ -85,7 +85,7 @@ class Tokenizer:
 class Model:
     """A trained model. ``path``: a run, a checkpoint, a folder of Hugging Face, a .gguf file, or a name of models().
 
-    Each call reads the weights anew in a process of its own; give several prompts or texts to one call. Further keyword
+    Each call reads the weights again in a process of its own; give several prompts or texts to one call. Further keyword
     arguments are the flags of the command: ``top_p=0.9`` is ``--top-p 0.9``, ``ranks`` the number of processes.
     """
 

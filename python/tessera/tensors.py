@@ -35,9 +35,9 @@ def _header_of(data: bytes, path: Path) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except ValueError as error:
-        raise FormatError(f"{path}: its header is no JSON", "name another file") from error
+        raise FormatError(f"{path}: its header is not JSON", "name another file") from error
     if not isinstance(found, dict):
-        raise FormatError(f"{path}: its header is no JSON object", "name another file")
+        raise FormatError(f"{path}: its header is not a JSON object", "name another file")
     return found
 
 

@@ -68,7 +68,7 @@ class Training(unittest.TestCase):
         self.assertEqual(run.tokenizer.decode(ids), ["the cat", "s"])
         self.assertEqual(run.tokenizer.decode(run.tokenizer.encode("mat")), "mat")
         self.assertEqual(len(run.tokenizer), run.tokenizer.size)
-        with self.assertRaisesRegex(tessera.DataError, "99999 is no id"):
+        with self.assertRaisesRegex(tessera.DataError, "99999 is not an id"):
             run.tokenizer.decode([99999])
         folder = run.export(self.box / "hf")
         self.assertTrue((folder / "config.json").exists())

@@ -97,12 +97,13 @@ std::vector<std::int32_t> ids_of(const std::string& line,
   std::vector<std::int32_t> out;
   for (const json::Value& item : found->items()) {
     const auto id = item.is_number() ? item.as_integer() : std::nullopt;
-    TESSERA_REQUIRE(
-        id && *id >= 0 && *id < tokenizer.size(),
-        Data,
-        fmt::format(
-            "{}: {} is no id of a tokenizer with {} tokens", place, item.dump(), tokenizer.size()),
-        "ids are whole numbers from 0");
+    TESSERA_REQUIRE(id && *id >= 0 && *id < tokenizer.size(),
+                    Data,
+                    fmt::format("{}: {} is not an id of a tokenizer with {} tokens",
+                                place,
+                                item.dump(),
+                                tokenizer.size()),
+                    "ids are whole numbers from 0");
     out.push_back(static_cast<std::int32_t>(*id));
   }
   return out;

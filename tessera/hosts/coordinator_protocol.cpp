@@ -157,7 +157,7 @@ void CoordinatorProtocol::join(Peer& peer, FrameReader& body) {
   TESSERA_REQUIRE(peer.first >= 0 && peer.ranks >= 1 && peer.ranks <= kMostRanks &&
                       peer.name.size() <= kMostHostName,
                   Comm,
-                  "it is no host of this job",
+                  "it is not a host of this job",
                   "");
   TESSERA_REQUIRE(!ready_ && probing_ == 0, Comm, "all hosts of this job are here already", "");
   peer.host = host;

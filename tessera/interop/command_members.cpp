@@ -36,7 +36,7 @@ void check_members(Meaning& meaning, const json::Value& object, std::string_view
       for (const Option& one : rows.options())
         names.insert(names.end(), one.names.begin(), one.names.end());
       const auto near = text::nearest(key, names);
-      meaning.refuse(fmt::format("{} is no key of {}", place, rows.title()),
+      meaning.refuse(fmt::format("{} is not a key of {}", place, rows.title()),
                      near ? fmt::format("did you mean {}?", *near) : "remove it");
       continue;
     }

@@ -310,7 +310,7 @@ Launched read_launchers(const CommandWords& command) {
                   script),
       fmt::format("{}write a configuration: tessera init --help; docs/coming_from names the "
                   "scripts that are read",
-                  near ? fmt::format("did you mean {}? Else ", *near) : ""));
+                  near && *near != name ? fmt::format("did you mean {}? Else ", *near) : ""));
 }
 
 // The file of settings that the words name; one that is a word of its own is removed from them.

@@ -122,11 +122,12 @@ class TableReader {
     if (table_ == nullptr) refuse_row(line, "a row before the first section");
     std::array<std::string_view, 4> cells;
     std::string_view rest = line;
+    // A cell ends with a space and a bar; a bar without a space is part of a value: <|endoftext|>.
     for (std::size_t i = 0; i < cells.size(); ++i) {
       const std::size_t end =
-          i + 1 == cells.size() ? rest.size() : std::min(rest.find('|'), rest.size());
+          i + 1 == cells.size() ? rest.size() : std::min(rest.find(" |"), rest.size());
       cells[i] = text::trim(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
+      rest.remove_prefix(std::min(end + 2, rest.size()));
     }
     Option out;
     out.initial = cells[2];

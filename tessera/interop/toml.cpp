@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/interop/toml.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <sstream>
 #include <utility>
 
@@ -74,6 +76,12 @@ class TomlReader {
 }  // namespace
 
 json::Value parse_toml(std::string_view text, const std::string& source) {
+  // toml++ limits the depth of values, but not that of dotted keys, and reads tables recursively.
+  constexpr std::ptrdiff_t kMostDots = 4096;
+  TESSERA_REQUIRE(std::count(text.begin(), text.end(), '.') <= kMostDots,
+                  Config,
+                  fmt::format("{}: more than {} dots in a file of settings", source, kMostDots),
+                  "write fewer dotted keys");
   const TomlReader reader(source);
   try {
     return reader.value_of(toml::parse(text, source));

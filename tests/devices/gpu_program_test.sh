@@ -73,7 +73,7 @@ claim "hidden GPUs" refused 'CUDA_VISIBLE_DEVICES="" hides all of its 2 GPUs' "-
 claim "a libtorch for CPUs" refused "this libtorch is for CPUs" "tools/setup.sh --cuda" TESSERA_CUDA=/nowhere -- --device cuda
 claim "a missing plugin" refused "is missing: build it where nvcc is" "tools/build.sh release tessera_cuda" \
   TESSERA_CUDA_PLUGIN=/nowhere/libtessera_cuda.so -- --device cuda
-claim "a library that is no plugin" refused "it is not a plugin of tessera" "tools/build.sh release tessera_cuda" \
+claim "a library that is not a plugin" refused "it is not a plugin of tessera" "tools/build.sh release tessera_cuda" \
   TESSERA_CUDA_PLUGIN="$fake/libnvml.so" -- --device cuda
 claim "a GPU without free memory" refused "cuda:0 (Simulated GPU) has no free memory: 7.0 GiB" "end the processes that use it" \
   SIMULATED_NVML="used=7" SIMULATED_GPU_FAILS="out of memory" -- --device cuda

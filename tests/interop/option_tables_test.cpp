@@ -171,6 +171,40 @@ TEST(OptionTables, AreReadWithoutErrors) {
     EXPECT_FALSE(option_table(name).options().empty()) << name;
 }
 
+// An option whose name no rule reads would be accepted and have no effect.
+TEST(OptionTables, HaveNoNameThatNoRuleReads) {
+  const std::set<std::string> known = {"@file",  // read as the file of settings before the rules
+                                       "@settings_file",  // the same
+                                       "@entry",  // read by its own name in an object of a file
+                                       "@checkpointing",  // the same
+                                       "@fsdp_reshard_after_forward",
+                                       "@fsdp_version",
+                                       "@parallelism_config"};
+  std::string rules;
+  for (const auto& entry :
+       fs::recursive_directory_iterator(tessera::test::source_dir() / "tessera/interop")) {
+    const fs::path& path = entry.path();
+    if (path.extension() == ".cpp" || path.extension() == ".h") rules += files::read(path);
+  }
+  std::vector<std::string> unread;
+  for (const std::string& name : option_tables()) {
+    for (const Option& option : option_table(name).options()) {
+      const std::string key(option.key);
+      if (!key.starts_with('@') || known.contains(key)) continue;
+      if (rules.find('"' + key + '"') == std::string::npos)
+        unread.push_back(fmt::format("{} {}: {}", name, option.names.front(), key));
+    }
+  }
+  EXPECT_THAT(unread, testing::IsEmpty());
+}
+
+TEST(OptionTables, MayHaveBarsInADefault) {
+  const Option* const option = option_table("deepspeed/step1").find("eot_token");
+  ASSERT_NE(option, nullptr);
+  EXPECT_EQ(option->initial, "<|endoftext|>");
+  EXPECT_EQ(option->note, "answers end with the tokenizer's end of text");
+}
+
 TEST(OptionTables, RefuseARowOfAnotherForm) {
   int number = 0;
   const auto read = [&](std::string_view rows) {

@@ -35,6 +35,14 @@ TEST(Toml, RefusesWhatIsNotTomlWithItsPlace) {
   }
 }
 
+TEST(Toml, RefusesKeysOfAnyDepth) {
+  if (!reads_toml()) GTEST_SKIP() << "built without toml++";
+  std::string text;
+  for (int depth = 0; depth < 100'000; ++depth)
+    text += "a.";
+  EXPECT_THROW(parse_toml(text + "a = 1", "f.toml"), Error);
+}
+
 TEST(Toml, SaysThatItIsMissing) {
   if (reads_toml()) GTEST_SKIP() << "built with toml++";
   EXPECT_THROW(parse_toml("a = 1", "f.toml"), Error);

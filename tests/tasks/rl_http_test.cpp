@@ -126,6 +126,7 @@ class Endpoint {
       : answer_(std::move(answer)),
         listener_(::socket(AF_INET, SOCK_STREAM, 0)),
         tls_(certificate == nullptr ? nullptr : certificate->server()) {
+    ::setenv("no_proxy", "*", 1);   // the endpoint is on this host
     std::signal(SIGPIPE, SIG_IGN);  // a client that refuses the certificate closes the connection
     sockaddr_in place{};
     place.sin_family = AF_INET;
@@ -229,7 +230,7 @@ TEST(RlHttp, AsksAboutEachCompletion) {
   const Endpoint endpoint([](const std::string& body) {
     const std::string text = asked(body);
     if (text == "xx {other} ?|x") return reply("I would say -1.5 of 10.");
-    if (text == "xx {other} ?|xx{prompt}") return reply("2");
+    if (text == "xx {other} ?|xx{prompt}") return reply("Neither -inf nor 1e999, but 2");
     return reply("Score: 3");
   });
   EXPECT_EQ(rewards(endpoint), (std::vector<double>{-1.5, 2, 3}));

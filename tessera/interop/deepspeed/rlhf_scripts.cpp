@@ -33,8 +33,10 @@ bool is_name(char c) {
   return c == '_' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
 }
 
-// Replaces $NAME, ${NAME} and $1; a variable that was never set is empty, as in a shell.
+// Replaces $NAME, ${NAME} and $1; a variable that was never set is empty, as in a shell. Lines that
+// double a variable again and again would need any amount of memory.
 std::string substituted(std::string_view text, const Variables& variables) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '$' || i + 1 >= text.size()) {
@@ -49,6 +51,10 @@ std::string substituted(std::string_view text, const Variables& variables) {
       ++end;
     const auto found = variables.find(std::string(text.substr(begin, end - begin)));
     if (found != variables.end()) out += found->second;
+    TESSERA_REQUIRE(out.size() <= kMostBytes,
+                    Config,
+                    "a line of a shell script is too long when its variables are replaced",
+                    "run the steps one by one");
     i = braces && end < text.size() && text[end] == '}' ? end : end - 1;
   }
   return out;
@@ -159,7 +165,12 @@ json::Value source_of(Meaning& meaning, const Step& step, const fs::path& root) 
   }
   std::vector<std::string> words = command_in(script, step.arguments);
   for (std::string& word : words) {
-    if (fs::path(word).filename() == "main.py") word = (root / step.folder / "main.py").string();
+    const fs::path name = fs::path(word).filename();
+    if (name == "main.py") word = (root / step.folder / "main.py").string();
+    if (name != "e2e_rlhf.py") continue;
+    meaning.refuse(fmt::format("{} starts e2e_rlhf.py again", script.string()),
+                   "run the steps one by one");
+    return {};
   }
   if (words.empty()) {
     meaning.refuse(fmt::format("{}: no line begins with deepspeed", script.string()),

@@ -56,6 +56,11 @@ GptShape gpt_shape_of(Meaning& meaning) {
     meaning.refuse(fmt::format("{} {} is not supported", meaning.find("@position")->flag, position),
                    "use rope or learned_absolute");
   }
+  if (meaning.is_on("@no_position") && !out.rotary) {
+    meaning.refuse(fmt::format("{} without rotary positions is not supported",
+                               meaning.find("@no_position")->flag),
+                   "add --position-embedding-type rope");
+  }
   out.rms = text::lower(meaning.text("@norm", "LayerNorm")) == "rmsnorm";
   out.gated = meaning.is_on("@swiglu") || meaning.is_on("@quick_geglu");
   out.bias = !meaning.is_on("@no_bias");
@@ -186,7 +191,7 @@ double tokens_in(std::string word) {
   double factor = 1;
   for (const auto& [letter, value] :
        {std::pair('K', 1e3), std::pair('M', 1e6), std::pair('B', 1e9), std::pair('T', 1e12)}) {
-    if (word.empty() || std::toupper(word.back()) != letter) continue;
+    if (word.empty() || std::toupper(static_cast<unsigned char>(word.back())) != letter) continue;
     factor = value;
     word.pop_back();
     break;

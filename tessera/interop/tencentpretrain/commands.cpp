@@ -154,10 +154,18 @@ void preprocess(Meaning& meaning) {
     meaning.refuse(
         fmt::format("{} {}: there is no such file", corpus->flag, corpus->value.as_string()),
         "name a file of text");
-  if (tp::find_processor(processor->value.as_string()) == nullptr)
+  const tp::Processor* const known = tp::find_processor(processor->value.as_string());
+  if (known == nullptr)
     meaning.refuse(
         fmt::format("{} {} is not supported", processor->flag, processor->value.as_string()),
         text::suggestion(processor->value.as_string(), tp::processor_names()));
+  const bool takes_json = known == nullptr || known->lines == tp::Lines::Documents ||
+                          known->lines == tp::Lines::Records;
+  if (meaning.is_on("@json") && !takes_json)
+    meaning.refuse(fmt::format("--json_format_corpus is not supported with {} {}",
+                               processor->flag,
+                               processor->value.as_string()),
+                   "write the corpus as lines of text");
   if (meaning.is_on("@spans"))
     meaning.refuse("--span_masking is not supported", "use --whole_word_masking");
   tp::set_tokenizer(meaning);

@@ -4,6 +4,7 @@
 // when a training starts.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>

@@ -199,8 +199,9 @@ std::string write_folder(Meaning& meaning,
   if (tokenizer == nullptr) tokenizer = meaning.given("@vocab");
   const std::string vocab = tokenizer == nullptr ? "" : tokenizer->value.as_string();
   const std::string text = config.dump(2) + "\n";
-  const std::string key =
-      text + fs::absolute(weights).string() + "\n" + fs::absolute(vocab).string();
+  // absolute() refuses an empty path.
+  const std::string beside = vocab.empty() ? "" : fs::absolute(vocab).string();
+  const std::string key = text + fs::absolute(weights).string() + "\n" + beside;
   const fs::path folder = files::cache_dir() / "tencentpretrain" /
                           fmt::format("{:016x}", XXH3_64bits(key.data(), key.size()));
   std::error_code failed;

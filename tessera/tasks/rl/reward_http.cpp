@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,13 +21,16 @@
 namespace tessera::tasks {
 namespace {
 
-/// The first number in a text.
+/// The first finite number in a text. Digits of a number that is too large for a double are
+/// skipped.
 std::optional<double> first_number(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '-' && (text[i] < '0' || text[i] > '9')) continue;
     double value = 0;
     const auto read = std::from_chars(text.data() + i, text.data() + text.size(), value);
-    const bool digit = text[i] == '-' || (text[i] >= '0' && text[i] <= '9');
-    if (digit && read.ec == std::errc()) return value;
+    if (read.ec == std::errc::invalid_argument) continue;
+    if (read.ec == std::errc() && std::isfinite(value)) return value;
+    i = static_cast<std::size_t>(read.ptr - text.data()) - 1;
   }
   return std::nullopt;
 }

@@ -106,6 +106,16 @@ TEST_F(RlhfScripts, AreRefusedWithWhatIsMissing) {
               HasSubstr("did you mean actor_model?"));
 }
 
+TEST_F(RlhfScripts, ThatWouldNeverEndAreRefused) {
+  script("step1_supervised_finetuning", "run_1.3b.sh", "deepspeed e2e_rlhf.py\n");
+  EXPECT_THAT(refusal("python3 DeepSpeed-Chat/e2e_rlhf.py"), HasSubstr("e2e_rlhf.py again"));
+  std::string doubling = "A=xxxxxxxx\n";
+  for (int i = 0; i < 60; ++i)
+    doubling += "A=$A$A\n";
+  script("step1_supervised_finetuning", "run_1.3b.sh", doubling + "deepspeed main.py $A\n");
+  EXPECT_THAT(refusal("python3 DeepSpeed-Chat/e2e_rlhf.py"), HasSubstr("is too long"));
+}
+
 TEST_F(RlhfScripts, TalkAndCompare) {
   const ForeignCommand chat = read("python DeepSpeed-Chat/chat.py --path out --max_new_tokens 64");
   EXPECT_EQ(chat.command, "chat");
