@@ -78,7 +78,7 @@ missing_optimizer_state_is_initialized() {
   train --set 'optimizer.groups=[{"pattern": "wte", "frozen": true}]'
   train --set trainer.max_steps=15
   expect "exit code 0, not $code" test "$code" = 0
-  expect "only for that parameter" says "exp_avg, exp_avg_sq of wte.weight starts anew" "$box/out"
+  expect "only for that parameter" says "exp_avg, exp_avg_sq of wte.weight starts from zero" "$box/out"
 }
 
 skipped_steps_are_counted() {
@@ -103,7 +103,7 @@ claim "resuming from an older checkpoint moves later ones aside" later_checkpoin
 claim "a resume into the folder of another run moves its contents aside" contents_of_another_run_are_moved_aside
 rate_of_step() { grep "\"step\":$1,\"epoch\"" "$box/run/metrics.jsonl" | tail -1 | grep -o '"lr":[^,}]*'; }
 
-a_schedule_begins_anew_once() {
+a_schedule_restarts_once() {
   configure
   sed -i 's/"optimizer"/"scheduler": {"type": "linear", "params": {"num_warmup_steps": 0}}, "optimizer"/' "$box/tiny.json"
   train
@@ -114,7 +114,7 @@ a_schedule_begins_anew_once() {
   train --set trainer.max_steps=24 --set scheduler.on_resume=restart
   expect "exit code 0, not $code" test "$code" = 0
   expect "no warning" test "$(grep -c rises "$box/err")" = 0
-  expect "what happens is told" says "began anew after update 9 and has 15 steps" "$box/out"
+  expect "what happens is told" says "was restarted after update 9 and has 15 steps" "$box/out"
   expect "the first rate again, not $(rate_of_step 10)" test "$(rate_of_step 10)" = '"lr":0.001'
   before=$(rate_of_step 20)
   rm -r "$box"/run/checkpoints/step-000000{18,21,24}
@@ -122,7 +122,7 @@ a_schedule_begins_anew_once() {
   expect "it does not begin once more: $before" test "$(rate_of_step 20)" = "$before"
 }
 
-claim "a schedule restarts once" a_schedule_begins_anew_once
+claim "a schedule restarts once" a_schedule_restarts_once
 claim "epochs are counted in samples when the batch size changes" epochs_are_counted_in_samples
 claim "optimizer state missing in the checkpoint is initialized" missing_optimizer_state_is_initialized
 claim "a step with a non-finite loss is counted" skipped_steps_are_counted

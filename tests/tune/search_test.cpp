@@ -112,7 +112,8 @@ TEST(Search, DividesExpertsAmongDataParallelRanks) {
 TEST(Search, PutsTheOptimizerOnADiskOnlyWhereAFolderIsGiven) {
   predict::DescribedMachine machine = h100();
   machine.rates.tiers["disk"] = {{0, 5e9}, {0, 5e9}};
-  json::Value source = test::gpt2(4, 512, 8, 512, 8);
+  // Masters and states of 2048 channels are larger than the buffers of those on a disk.
+  json::Value source = test::gpt2(4, 2048, 8, 512, 8);
   Space without(source, 2, "toy.json", machine);
   for (const Candidate& one : search(without, {}).best)
     EXPECT_EQ(one.choice.offload, Offload::AsGiven);
