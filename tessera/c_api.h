@@ -16,6 +16,8 @@
 
 #include <stdint.h>
 
+/* NOLINTBEGIN(modernize-use-using, readability-identifier-naming): this is a header of C. */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -143,6 +145,7 @@ void tessera_close(tessera_session* session);
 /* Ends this process's part of a launcher's job; `failure`: why it ends early, or NULL. Returns the
  * exit code for the process. Call it once, after the last session. */
 int32_t tessera_end(int32_t exit_code, const char* failure);
+/* NOLINTEND(modernize-use-using, readability-identifier-naming) */
 
 #ifdef __cplusplus
 }

@@ -54,7 +54,7 @@ int32_t guarded(Work work) {
   }
 }
 
-void give(json::Value value, const char** out) {
+void give(const json::Value& value, const char** out) {
   answer = value.dump();
   *out = answer.c_str();
 }

@@ -28,14 +28,13 @@ std::vector<fs::path> model_folders();
 fs::path hub_cache();
 
 /// Returns whether `text` has the form of a name on Hugging Face: "model" or "owner/model", with an
-/// optional
-/// "@revision".
+/// optional "@revision".
 bool is_model_name(const std::string& text);
-/// Returns the folder of the model with this name: in one of model_folders() under its whole name
-/// or its last part, else in the cache the snapshot of the revision ("main" without one).
+/// Returns the folder of the model with the name `text`: in one of model_folders() under its whole
+/// name or its last part, else in the cache the snapshot of the revision ("main" without one).
 /// std::nullopt if there is none. A file or folder of that path in the working directory is not
 /// considered: callers try it first.
-std::optional<fs::path> find_model(const std::string& name);
+std::optional<fs::path> find_model(const std::string& text);
 /// Returns `text` if something exists at that path or if it is not a name; else find_model(), or
 /// `text` again.
 fs::path model_path(const std::string& text);
