@@ -163,7 +163,9 @@ class Training(unittest.TestCase):
             "assert not {'torch', 'numpy', 'pandas'} & set(sys.modules), 'a library was loaded'\n"
         )
         subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
-        self.assertEqual(threading.active_count(), 1)
+        # Trainings leave none either; progress bars of other libraries have one that watches them.
+        left = [thread.name for thread in threading.enumerate() if not type(thread).__module__.startswith("tqdm")]
+        self.assertEqual(left, ["MainThread"])
 
 
 if __name__ == "__main__":
