@@ -4,11 +4,11 @@
 //
 // kUsage below lists the options.
 //
-// Differences from such a script: ranks are processes of one host (several hosts are not built
-// yet), gradients are summed over shared memory instead of a ring, devices are not chosen by
-// CUDA_VISIBLE_DEVICES (there is no GPU build yet). Rank 0 writes model_000005.pth and
-// optimizer_000005.pth, as the script does, beside a folder of safetensors, "step-00000005", which
-// contains model and optimizer, can be loaded on any number of ranks, and is what --resume reads.
+// Differences from such a script: ranks are processes of one host (`tessera train` also has several
+// hosts), and gradients are summed over shared memory instead of a ring. Rank 0 writes
+// model_000005.pth and optimizer_000005.pth, as the script does, beside a folder of safetensors,
+// "step-00000005", which contains model and optimizer, can be loaded on any number of ranks, and is
+// what --resume reads.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>

@@ -19,8 +19,13 @@ from pathlib import Path
 from wheel import TOP, set_runpath, version
 
 NAME = "tessera-train"
-AUTHORS = "The authors of tessera <tessera@localhost>"
 HOME = f"usr/lib/{NAME}"  # one folder, so that the program finds its library and its data
+
+
+def maintainer() -> str:
+    """Who makes the package, as Debian's own tools know it: DEBFULLNAME and DEBEMAIL."""
+    name = os.environ.get("DEBFULLNAME", "The authors of tessera")
+    return f"{name} <{os.environ.get('DEBEMAIL', 'tessera@tessera.invalid')}>"
 
 
 def run(*words: str, **options) -> str:
@@ -30,7 +35,7 @@ def run(*words: str, **options) -> str:
 def program(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        sys.exit(f"error: {name} is not installed\n  fix: apt-get install dpkg-dev")
+        sys.exit(f"error: {name} is not installed\n  fix: apt-get install dpkg-dev binutils")
     return found
 
 
@@ -63,8 +68,11 @@ def install(build: Path, root: Path) -> None:
     config.write_text(
         re.sub(r'set\(TESSERA_LIBTORCH ".*?"', f'set(TESSERA_LIBTORCH "/{HOME}/libtorch"', text), encoding="utf-8"
     )
-    for library in (home / "libtorch").rglob("*.so*"):
+    for library in home.rglob("*.so*"):
         library.chmod(0o644)
+    # Those of the wheels have tables for linkers and debuggers that no run reads, 100 MB in all.
+    files = [home / "bin/tessera", *(file for file in home.rglob("*.so*") if not file.is_symlink())]
+    run(program("strip"), "--strip-unneeded", "--remove-section=.comment", "--remove-section=.note", *map(str, files))
 
 
 def add_system_files(build: Path, root: Path) -> None:
@@ -82,30 +90,19 @@ def add_system_files(build: Path, root: Path) -> None:
 
 def add_documents(root: Path) -> None:
     documents = root / "usr/share/doc" / NAME
-    write(
-        documents / "copyright",
-        "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n"
-        f"Upstream-Name: {NAME}\n\nFiles: *\nCopyright: the authors of tessera\nLicense: Apache-2.0\n"
-        " On Debian systems, the full text of the Apache License 2.0 is in\n /usr/share/common-licenses/Apache-2.0.\n\n"
-        f"Files: {HOME}/libtorch/torch/*\nCopyright: the contributors of PyTorch\nLicense: BSD-3-clause\n"
-        " The text is in the headers of this folder and at https://github.com/pytorch/pytorch/blob/main/LICENSE.\n\n"
-        f"Files: {HOME}/libtorch/onednn/*\nCopyright: Intel Corporation\nLicense: Apache-2.0\n\n"
-        f"Files: {HOME}/share/tessera/gpt2/*\nCopyright: OpenAI\nLicense: MIT\n"
-        f" The text is in /{HOME}/share/tessera/gpt2/LICENSE.\n",
-    )
+    licence = root / HOME / "share/tessera/gpt2/LICENSE"  # Debian has licences in one file
+    text = (TOP / "tools/deb_copyright.txt").read_text(encoding="utf-8")
+    year = run("git", "-C", str(TOP), "log", "-1", "--date=format:%Y", "--format=%cd").strip()
+    paragraph = "".join(f" {line.strip() or '.'}\n" for line in licence.read_text(encoding="utf-8").splitlines())
+    write(documents / "copyright", text.replace("{HOME}", HOME).replace("{YEAR}", year).replace("{GPT2}\n", paragraph + "\n"))
+    licence.unlink()
     date = run("git", "-C", str(TOP), "log", "-1", "--format=%cD").strip()
     write_gz(
         documents / "changelog.gz",
-        f"{NAME} ({version()}) unstable; urgency=medium\n\n  * CHANGELOG.md tells what is new.\n\n -- {AUTHORS}  {date}\n",
+        f"{NAME} ({version()}) unstable; urgency=medium\n\n  * CHANGELOG.md tells what is new.\n\n -- {maintainer()}  {date}\n",
     )
     shutil.copy2(TOP / "CHANGELOG.md", documents / "CHANGELOG.md")
     shutil.copy2(TOP / "README.md", documents / "README.md")
-    write(
-        root / "usr/share/lintian/overrides" / NAME,
-        "# libtorch is not in Debian: it comes as its wheel has it, with the libraries that are linked into it.\n"
-        f"{NAME}: embedded-library *\n{NAME}: custom-library-search-path *\n{NAME}: unstripped-binary-or-object *\n"
-        f"{NAME}: library-not-linked-against-libc *\n{NAME}: shared-library-lacks-prerequisites *\n",
-    )
 
 
 def dependencies(root: Path, box: Path) -> str:
@@ -129,7 +126,7 @@ def control(root: Path, box: Path) -> None:
     size = sum(file.lstat().st_size for file in root.rglob("*") if file.is_file()) // 1024
     write(
         root / "DEBIAN/control",
-        f"Package: {NAME}\nVersion: {version()}\nArchitecture: amd64\nMaintainer: {AUTHORS}\n"
+        f"Package: {NAME}\nVersion: {version()}\nArchitecture: amd64\nMaintainer: {maintainer()}\n"
         f"Installed-Size: {size}\nDepends: {dependencies(root, box)}\nSuggests: openssh-client, libcurl4\nSection: science\nPriority: optional\n"
         "Description: train large models on any number of processes and hosts\n"
         " tessera trains, fine-tunes and aligns transformer models from one JSON file,\n"
@@ -147,7 +144,7 @@ def control(root: Path, box: Path) -> None:
 def main() -> None:
     if len(sys.argv) not in (3, 4) or sys.argv[3:] not in ([], ["--uncompressed"]):
         sys.exit(__doc__)
-    compression = ["-Znone"] if sys.argv[3:] else ["-Zzstd", "-z3"]
+    compression = ["-Znone"] if sys.argv[3:] else ["-Zxz", "-z1"]  # Debian's archive takes no zstd
     build, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     if not (build / "lib/libtessera.so").exists():
         sys.exit(f"error: {build} has no libtessera.so\n  fix: build first: tools/build.sh release")

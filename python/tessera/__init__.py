@@ -41,8 +41,9 @@ from .run import Run
 from .tensors import load_tensors
 
 if TYPE_CHECKING:
-    from .engine import Engine, initialize
-    from .trainer import TesseraTrainer
+    # The words after `as` tell mypy --strict that these are names of the package.
+    from .engine import Engine as Engine, initialize as initialize
+    from .trainer import TesseraTrainer as TesseraTrainer
 
 __version__ = "0.1.0"
 

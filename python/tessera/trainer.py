@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from .engine import Engine, default_collate, initialize
+from .batches import default_collate, shifts_labels
+from .engine import Engine, initialize
 from .errors import ConfigError
 from .predictions import Predictions
 from .trainer_arguments import best_metric_of, config_of, schedule_of, word
@@ -123,9 +124,7 @@ class TesseraTrainer:
             return None
         from transformers.trainer_pt_utils import LabelSmoother
 
-        from .engine import _shifts_labels
-
-        smoother, shifts = LabelSmoother(epsilon=self.args.label_smoothing_factor), _shifts_labels(self.model)
+        smoother, shifts = LabelSmoother(epsilon=self.args.label_smoothing_factor), shifts_labels(self.model)
         return lambda output, batch: smoother(output, batch["labels"], shift_labels=shifts)
 
     def _planned_steps(self, written: dict[str, Any]) -> int:

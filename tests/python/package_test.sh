@@ -61,6 +61,7 @@ types_are_consistent() {
   (cd "$box" && MYPYPATH=$(dirname "$site") "${run[@]}" "${words[@]}" user.py >"$box/out" 2>&1)
   expect "the type of an engine" says 'expression has type "Engine"' "$box/out"
   expect "the type of a configuration" says 'Argument 1 to "plan" has incompatible type "float"' "$box/out"
+  expect "no complaint besides these two" says "Found 2 errors" "$box/out"
 }
 
 # What a person does after pip install: the script, and a training of two ranks under a minute.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: exhaustive
+# timeout: 1800
 # The Debian package works without the source tree and its caches.   usage: deb_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 built=$(dirname "$(dirname "${1:?usage: deb_test.sh PROGRAM}")")
@@ -34,5 +35,18 @@ EOF
   done
 }
 
+# As it is uploaded: compressed. Debian's checker reads all libraries for some minutes.
+no_error_of_lintian() {
+  python3 tools/deb.py "$built" "$box" >"$box/out" 2>&1 || { cat "$box/out"; return 1; }
+  lintian --no-cfg --allow-root --show-overrides --fail-on error,warning "$box"/tessera-train_*.deb >"$box/out" 2>&1 ||
+    { cat "$box/out"; return 1; }
+  expect "nothing is overridden" test "$(grep -c '^O:' "$box/out")" = 0
+}
+
 claim "an unpacked Debian package trains with its own libtorch" an_unpacked_package_trains
+if command -v lintian >/dev/null; then
+  claim "lintian finds no error in the package" no_error_of_lintian
+else
+  echo 'skipped lintian, which is not installed: apt-get install lintian'
+fi
 claims_done
