@@ -16,7 +16,7 @@ flags=(-std=c++20 -O1 -g -I. -DFMT_SHARED -fsanitize=fuzzer-no-link,address,unde
 sources=(tessera/base/*.cpp tessera/config/*.cpp tessera/mesh/*.cpp tessera/checkpoint/*.cpp tessera/interop/{bmtrain,deepspeed,llmc,megatron,nanogpt,torch}/*.cpp tessera/interop/{export,foreign,npy,weights}.cpp
   tessera/interop/{command_meaning,command_members,command_words,dataset_names,foreign_command,foreign_flags,monitor_flags,option_table,option_values,short_forms,toml,yaml}.cpp tessera/interop/colossal/python_literal.cpp
   tessera/interop/huggingface/{commands,trainer_rules}.cpp tessera/interop/{axolotl,launchers,llamafactory,tencentpretrain,torchtitan,trl}/*.cpp tessera/interop/peft/command_rules.cpp
-  tessera/interop/gguf/{blocks,file,layout,reader,rotary,splits,tokenizer,tokenizer_export}.cpp
+  tessera/interop/gguf/{blocks,file,layout,parts,reader,rotary,splits,tokenizer,tokenizer_export}.cpp
   tessera/interop/huggingface/{bitsandbytes,mxfp4,quantized_weights,sentence_transformers}.cpp tessera/interop/onnx/file.cpp
   tessera/optim/batch_ramp.cpp tessera/data/token_writer.cpp tessera/text/chat/*.cpp tessera/text/tokenizers/*.cpp tessera/data/images/*.cpp tessera/data/record_formats/*.cpp tessera/data/{records,class_names,datasets_folder,sources,token_file,llmc_tokens,json_line,block_sums,text_encoding}.cpp tessera/text/{small_file,file_tokenizer,tokenizer_json,tokenizer,gpt2_tokenizer,bpe,bpe_files,unicode_class}.cpp tessera/models/{gpt_names,gguf_names,megatron_names,modelcenter_names,module_order}.cpp fuzz/readers.cpp)
 newest_header=$(find tessera fuzz -name '*.h' -newer "$build/readers" -print -quit 2>/dev/null || echo none)

@@ -159,4 +159,99 @@ WeightMap deepseek_weights() {
   return out;
 }
 
+namespace {
+
+std::int64_t size_at(const json::Value& config, const char* key) {
+  const json::Value* value = config.find(key);
+  return value != nullptr && value->is_number() ? value->as_integer().value_or(0) : 0;
+}
+
+constexpr const char *kPlain = "qk_nope_head_dim", *kRotated = "qk_rope_head_dim",
+                     *kValues = "v_head_dim", *kRank = "kv_lora_rank";
+
+std::vector<std::int64_t> rows_of_heads(const json::Value& config) {
+  return {size_at(config, kPlain), size_at(config, kValues)};
+}
+
+/// Files describe attention in the latent space: one head of keys and values for all queries.
+GgufNames::Counts gguf_counts(const json::Value& config) {
+  const std::int64_t rank = size_at(config, kRank), rotated = size_at(config, kRotated);
+  return {{"attention.head_count_kv", 1},
+          {"attention.key_length", rank + rotated},
+          {"attention.value_length", rank},
+          {"attention.key_length_mla", size_at(config, kPlain) + rotated},
+          {"attention.value_length_mla", size_at(config, kValues)}};
+}
+
+/// Older files, without the keys of latent attention, describe the heads themselves.
+GgufNames::Values sizes_from_gguf(const GgufNames::Count& count) {
+  const std::int64_t latent = count("attention.key_length_mla", true),
+                     latent_values = count("attention.value_length_mla", true),
+                     keys = count("attention.key_length", latent > 0),
+                     values = count("attention.value_length", latent_values > 0),
+                     rotated = count("rope.dimension_count", false),
+                     heads = count("attention.head_count", false);
+  (void)count("attention.head_count_kv", true);
+  const auto number = [](std::int64_t value) { return json::Value::integer(value); };
+  return {{"num_key_value_heads", number(heads)},
+          {kRotated, number(rotated)},
+          {kPlain, number((latent > 0 ? latent : keys) - rotated)},
+          {kValues, number(latent_values > 0 ? latent_values : values)}};
+}
+
+}  // namespace
+
+GgufNames deepseek_gguf_names(std::string architecture,
+                              std::string model_type,
+                              std::int64_t gating) {
+  GgufNames names = rotary_decoder_names(std::move(architecture), std::move(model_type));
+  std::erase_if(names.keys, [](const GgufNames::Key& key) {
+    return key.gguf == "attention.head_count_kv" || key.gguf == "attention.key_length";
+  });
+  const auto absent = [&](const char* gguf, const char* config, json::Value value, bool real) {
+    names.keys.push_back({gguf, config, real, /*required=*/false, std::move(value)});
+  };
+  absent("attention.q_lora_rank", "q_lora_rank", json::Value(), false);
+  absent("leading_dense_block_count", "first_k_dense_replace", json::Value::integer(0), false);
+  absent("expert_shared_count", "n_shared_experts", json::Value::integer(0), false);
+  absent("expert_group_count", "n_group", json::Value::integer(1), false);
+  absent("expert_group_used_count", "topk_group", json::Value::integer(1), false);
+  absent("expert_weights_scale", "routed_scaling_factor", json::Value::number(1), true);
+  names.keys.push_back({"attention.kv_lora_rank", kRank});
+  names.keys.push_back({"expert_feed_forward_length", "moe_intermediate_size"});
+  names.implied.emplace_back("attention_bias", json::Value::boolean(false));
+  names.counts = gguf_counts;
+  names.from_counts = sizes_from_gguf;
+  names.rotary_channels = kRotated;
+  names.yarn = GgufNames::Yarn{.truncate = true, .log_multiplier = true};
+
+  const std::string attention = "model.layers.*.self_attn", mlp = "model.layers.*.mlp";
+  remove_module(names, "blk.*.attn_k");
+  remove_module(names, "blk.*.attn_v");
+  set_module(names, "blk.*.attn_q_a", attention + ".q_a_proj");
+  set_module(names, "blk.*.attn_q_a_norm", attention + ".q_a_layernorm");
+  set_module(names, "blk.*.attn_q_b", attention + ".q_b_proj");
+  set_module(names, "blk.*.attn_kv_a_mqa", attention + ".kv_a_proj_with_mqa");
+  set_module(names, "blk.*.attn_kv_a_norm", attention + ".kv_a_layernorm");
+  // As older files have it; what is written is in parts.
+  set_module(names, "blk.*.attn_kv_b", attention + ".kv_b_proj");
+  names.parts.push_back({.theirs = attention + ".kv_b_proj.weight",
+                         .files = {"blk.*.attn_k_b.weight", "blk.*.attn_v_b.weight"},
+                         .rows = GgufNames::PartRows::OfHead,
+                         .flat = true,
+                         .count = "attention.head_count",
+                         .sizes = rows_of_heads});
+  for (const char* const part : {"gate", "up", "down"})
+    set_module(names,
+               std::string("blk.*.ffn_") + part + "_shexp",
+               mlp + ".shared_experts." + part + "_proj");
+  names.exact = {{"blk.*.exp_probs_b.bias", mlp + ".gate.e_score_correction_bias"}};
+  add_experts(
+      names,
+      {.router = mlp + ".gate", .experts = mlp + ".experts", .count_key = "n_routed_experts"});
+  names.constants = {{"expert_gating_func", gating}};
+  names.gating = gating;
+  return names;
+}
+
 }  // namespace tessera::models

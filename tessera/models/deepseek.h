@@ -12,6 +12,7 @@
 #include "tessera/models/decoder_hf.h"
 #include "tessera/models/decoder_options.h"
 #include "tessera/models/decoder_weights.h"
+#include "tessera/models/gguf_names.h"
 
 namespace tessera::models {
 
@@ -42,5 +43,10 @@ struct DeepseekSizes {
 std::vector<PresetValue> values_of(const DeepseekSizes& sizes);
 Composition compose_deepseek(const ParamInfo& info);
 WeightMap deepseek_weights();
+/// The names of all versions in GGUF files, which share an architecture there. `gating`: the number
+/// of the score of the router.
+GgufNames deepseek_gguf_names(std::string architecture,
+                              std::string model_type,
+                              std::int64_t gating);
 
 }  // namespace tessera::models

@@ -89,5 +89,20 @@ TESSERA_MODEL("deepseek_v2",
                                                  .weight_map = deepseek_weights(),
                                                  .adjustable = adjustable_with_experts()});
 
+GgufNames::Values derived_deepseek_v2_gguf(const json::Value& config) {
+  const json::Value* groups = config.find("n_group");
+  const bool grouped = groups != nullptr && groups->is_number() && groups->as_double() > 1;
+  return {{"topk_method", json::Value::string(grouped ? kGrouped : kGreedy)}};
+}
+
+TESSERA_GGUF_NAMES("deepseek_v2", [] {
+  GgufNames names = deepseek_gguf_names("DeepseekV2ForCausalLM", "deepseek_v2", /*gating=*/1);
+  names.fixed_flags = {{"expert_weights_norm", false}};
+  names.derived = derived_deepseek_v2_gguf;
+  names.exact.clear();  // no correction
+  names.stored_as = "deepseek2";
+  return names;
+}());
+
 }  // namespace
 }  // namespace tessera::models

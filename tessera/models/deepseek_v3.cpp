@@ -90,5 +90,12 @@ TESSERA_MODEL("deepseek_v3",
                                                  .weight_map = deepseek_weights(),
                                                  .adjustable = adjustable_with_experts()});
 
+TESSERA_GGUF_NAMES("deepseek2", [] {
+  GgufNames names = deepseek_gguf_names("DeepseekV3ForCausalLM", "deepseek_v3", /*gating=*/2);
+  names.switches = {{"expert_weights_norm", "norm_topk_prob"}};
+  names.implied.emplace_back("rope_interleave", json::Value::boolean(true));
+  return names;
+}());
+
 }  // namespace
 }  // namespace tessera::models

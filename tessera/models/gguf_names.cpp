@@ -15,8 +15,8 @@ namespace {
 
 /// The text matched by "*" and the rest after the module: {"3", ".weight"} for
 /// "blk.3.attn_q.weight" and "blk.*.attn_q".
-std::optional<std::pair<std::string, std::string>> match(std::string_view name,
-                                                         std::string_view module) {
+std::optional<std::pair<std::string, std::string>> match_beginning(std::string_view name,
+                                                                   std::string_view module) {
   const std::size_t star = module.find('*');
   const std::string_view begin = module.substr(0, star);
   if (!name.starts_with(begin)) return std::nullopt;
@@ -31,8 +31,29 @@ std::optional<std::pair<std::string, std::string>> match(std::string_view name,
     if (number.empty() || !name.starts_with(end)) return std::nullopt;
     name.remove_prefix(end.size());
   }
-  if (name != ".weight" && name != ".bias") return std::nullopt;
   return std::pair(number, std::string(name));
+}
+/// The same for tensors of the module.
+std::optional<std::pair<std::string, std::string>> match(std::string_view name,
+                                                         std::string_view module) {
+  auto found = match_beginning(name, module);
+  if (found && found->second != ".weight" && found->second != ".bias") found.reset();
+  return found;
+}
+
+std::string with_number(std::string pattern, const std::string& number) {
+  if (const std::size_t star = pattern.find('*'); star != std::string::npos)
+    pattern.replace(star, 1, number);
+  return pattern;
+}
+
+/// As renamed(), for whole names.
+std::optional<std::string> renamed_whole(std::string_view name,
+                                         const std::string& from,
+                                         const std::string& to) {
+  const auto found = match_beginning(name, from);
+  if (!found || !found->second.empty()) return std::nullopt;
+  return with_number(to, found->first);
 }
 
 std::optional<std::string> renamed(std::string_view name,
@@ -40,10 +61,7 @@ std::optional<std::string> renamed(std::string_view name,
                                    const std::string& to) {
   const auto found = match(name, from);
   if (!found) return std::nullopt;
-  std::string out = to;
-  if (const std::size_t star = out.find('*'); star != std::string::npos)
-    out.replace(star, 1, found->first);
-  return out + found->second;
+  return with_number(to, found->first) + found->second;
 }
 
 /// The number after `begin` and the rest of the name behind it.
@@ -97,12 +115,39 @@ std::optional<std::string> GgufNames::to_config_name(std::string_view gguf) cons
   for (const auto& [module, theirs] : modules) {
     if (auto name = renamed(gguf, module, theirs)) return name;
   }
+  for (const auto& [whole, theirs] : exact) {
+    if (auto name = renamed_whole(gguf, whole, theirs)) return name;
+  }
   return std::nullopt;
 }
 
 std::optional<std::string> GgufNames::to_gguf_name(std::string_view theirs) const {
   for (const auto& [module, its] : modules) {
     if (auto name = renamed(theirs, its, module)) return name;
+  }
+  for (const auto& [whole, its] : exact) {
+    if (auto name = renamed_whole(theirs, its, whole)) return name;
+  }
+  return std::nullopt;
+}
+
+std::optional<GgufNames::Part> GgufNames::part_of(std::string_view gguf) const {
+  for (const Parts& one : parts) {
+    for (std::size_t i = 0; i < one.files.size(); ++i) {
+      if (auto name = renamed_whole(gguf, one.files[i], one.theirs))
+        return Part{&one, i, std::move(*name)};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<GgufNames::InParts> GgufNames::in_parts(std::string_view theirs) const {
+  for (const Parts& one : parts) {
+    InParts out{&one, {}};
+    for (const std::string& file : one.files) {
+      if (auto name = renamed_whole(theirs, one.theirs, file)) out.files.push_back(*name);
+    }
+    if (!out.files.empty()) return out;
   }
   return std::nullopt;
 }

@@ -3,7 +3,9 @@
 // format. The family declares them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +28,8 @@ struct GgufNames {
   struct Key {
     std::string gguf, config;
     bool real = false, required = true;
+    /// The value for config.json if the file has none, where it is not Hugging Face's default.
+    std::optional<json::Value> otherwise = {};
   };
 
   using Values = std::vector<std::pair<std::string, json::Value>>;
@@ -77,6 +81,53 @@ struct GgufNames {
   /// The architecture name in files, if the family is stored as another family, as which the files
   /// are then read; empty: the name under which the family is registered.
   std::string stored_as = {};
+  /// The number of expert_gating_func (1 if absent) of the family's files, if several families are
+  /// stored under one name.
+  std::optional<std::int64_t> gating = {};
+  /// Whole names of tensors of the file and Hugging Face's, if only one of them ends with ".weight"
+  /// or ".bias".
+  std::vector<std::pair<std::string, std::string>> exact = {};
+
+  /// The rows of Hugging Face's matrix of one expert or head in each tensor of the file.
+  enum class PartRows : std::uint8_t {
+    Halves,  ///< as many consecutive rows in each; of one tensor: all
+    Turns,   ///< row i is in tensor i % number of tensors
+    OfHead,  ///< as many as `sizes` says; the matrices of the first tensor are transposed
+  };
+  /// A tensor of Hugging Face with a matrix (or vector) of each expert or head, which the file
+  /// holds in tensors [experts, rows, columns] (or [experts, rows]). Names are whole.
+  struct Parts {
+    std::string theirs;
+    std::vector<std::string> files;
+    PartRows rows = PartRows::Halves;
+    bool transposed = false;  ///< Hugging Face's matrices are [columns, rows]
+    bool flat = false;        ///< Hugging Face's tensor has two dims, the first over all matrices
+    std::string count = "expert_count";  ///< key of the number of matrices
+    std::vector<std::int64_t> (*sizes)(const json::Value& config) = nullptr;
+  };
+  std::vector<Parts> parts = {};
+
+  /// Numbers of the file that follow from several keys of config.json.
+  using Counts = std::vector<std::pair<std::string, std::int64_t>>;
+  Counts (*counts)(const json::Value& config) = nullptr;
+  /// The reverse. `count` returns a number of the file; it throws Error{Format} for an absent one
+  /// unless it may be 0, which then stands for it.
+  using Count = std::function<std::int64_t(const std::string& key, bool may_be_absent)>;
+  Values (*from_counts)(const Count& count) = nullptr;
+  /// Numbers of the file that have one value in this architecture, if they are present.
+  Counts constants = {};
+
+  /// Rotary scaling "yarn", if the architecture has it.
+  struct Yarn {
+    bool truncate = true;  ///< of config.json: files do not say it
+    /// mscale and mscale_all_dim are one number, a tenth of which is yarn_log_multiplier. Else
+    /// sines and cosines have the factor 0.1 ln(factor) + 1.
+    bool log_multiplier = false;
+  };
+  std::optional<Yarn> yarn = {};
+  /// Key of config.json for the rotated channels of a head with latent attention; empty: heads of
+  /// other attention.
+  std::string rotary_channels = {};
 
   /// Hugging Face's name of a tensor of the file, and the reverse; nothing for other names.
   [[nodiscard]] std::optional<std::string> to_config_name(std::string_view gguf) const;
@@ -90,6 +141,19 @@ struct GgufNames {
     std::int64_t expert = 0;
   };
   [[nodiscard]] std::optional<ExpertTensor> expert_to_gguf_name(std::string_view theirs) const;
+  /// Of a tensor of the file that is one of `parts`: which it is, and Hugging Face's name.
+  struct Part {
+    const Parts* parts = nullptr;
+    std::size_t index = 0;
+    std::string theirs;
+  };
+  [[nodiscard]] std::optional<Part> part_of(std::string_view gguf) const;
+  /// The reverse: the names of all parts.
+  struct InParts {
+    const Parts* parts = nullptr;
+    std::vector<std::string> files;
+  };
+  [[nodiscard]] std::optional<InParts> in_parts(std::string_view theirs) const;
 };
 
 /// True if `name` is a tensor of `module`, which may contain a "*": "blk.3.attn_q.weight" belongs

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/moe_hf.h"
 
 namespace tessera::models {
@@ -152,6 +153,58 @@ TESSERA_MODEL("gpt_oss",
                                              .write = write,
                                              .weight_map = decoder_weights(compose),
                                              .adjustable = adjustable_with_experts()});
+
+GgufNames::Values derived_gpt_oss_gguf(const json::Value& config) {
+  const json::Value* const layers = config.find("num_hidden_layers");
+  const json::Value* const window = config.find("sliding_window");
+  if (window == nullptr || !window->is_number()) return {};
+  json::Value types = json::Value::array();
+  for (const std::string& type :
+       layer_types_of(layers != nullptr ? layers->as_integer().value_or(36) : 36, slides))
+    types.push_back(json::Value::string(type));
+  return {{"layer_types", std::move(types)}};
+}
+
+TESSERA_GGUF_NAMES("gpt-oss", [] {
+  GgufNames names = rotary_decoder_names("GptOssForCausalLM", "gpt_oss");
+  names.keys.push_back({kGgufWindow, "sliding_window"});
+  names.keys.push_back({"expert_feed_forward_length", "intermediate_size"});
+  // Files of the converter have no width of an MLP, which the architecture does not have.
+  for (GgufNames::Key& key : names.keys) {
+    if (key.gguf == "feed_forward_length") key.required = false;
+  }
+  names.implied = {{"hidden_act", json::Value::string("silu")},
+                   {"swiglu_limit", json::Value::number(7.0)},
+                   {"swiglu_alpha", json::Value::number(1.702)}};
+  names.derived = derived_gpt_oss_gguf;
+  names.flags = {{"blk.0.attn_q.bias", "attention_bias"}};
+  names.yarn = GgufNames::Yarn{.truncate = false, .log_multiplier = false};
+  for (const char* const other :
+       {"blk.*.ffn_norm", "blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
+    remove_module(names, other);
+  const std::string layer = "model.layers.*", experts = layer + ".mlp.experts";
+  set_module(names, "blk.*.post_attention_norm", layer + ".post_attention_layernorm");
+  names.exact = {{"blk.*.attn_sinks.weight", layer + ".self_attn.sinks"}};
+  add_experts(
+      names,
+      {.router = layer + ".mlp.router", .experts = experts, .count_key = "num_local_experts"});
+  names.stacked.clear();
+  using Parts = GgufNames::Parts;
+  constexpr auto kTurns = GgufNames::PartRows::Turns;
+  names.parts = {
+      Parts{.theirs = experts + ".gate_up_proj",
+            .files = {"blk.*.ffn_gate_exps.weight", "blk.*.ffn_up_exps.weight"},
+            .rows = kTurns,
+            .transposed = true},
+      Parts{.theirs = experts + ".gate_up_proj_bias",
+            .files = {"blk.*.ffn_gate_exps.bias", "blk.*.ffn_up_exps.bias"},
+            .rows = kTurns},
+      Parts{.theirs = experts + ".down_proj",
+            .files = {"blk.*.ffn_down_exps.weight"},
+            .transposed = true},
+      Parts{.theirs = experts + ".down_proj_bias", .files = {"blk.*.ffn_down_exps.bias"}}};
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -9,6 +9,7 @@
 
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/expert_weights.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/moe_hf.h"
 
 namespace tessera::models {
@@ -120,6 +121,29 @@ TESSERA_MODEL("granitemoe",
                                                  .write = write,
                                                  .weight_map = decoder_weights(compose),
                                                  .adjustable = adjustable_with_experts()});
+
+TESSERA_GGUF_NAMES("granitemoe", [] {
+  GgufNames names = rotary_decoder_names("GraniteMoeForCausalLM", "granitemoe");
+  for (const auto& [gguf, config] : {std::pair("embedding_scale", "embedding_multiplier"),
+                                     std::pair("attention.scale", "attention_multiplier"),
+                                     std::pair("residual_scale", "residual_multiplier"),
+                                     std::pair("logit_scale", "logits_scaling")})
+    names.keys.push_back({gguf, config, /*real=*/true});
+  names.implied.emplace_back("attention_bias", json::Value::boolean(false));
+  names.rotated = {{"blk.*.attn_q", "attention.head_count"},
+                   {"blk.*.attn_k", "attention.head_count_kv"}};
+  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
+    remove_module(names, dense);
+  const std::string module = "model.layers.*.block_sparse_moe";
+  add_experts(names, {.router = module + ".router.layer", .count_key = "num_local_experts"});
+  names.stacked.clear();
+  using Parts = GgufNames::Parts;
+  names.parts = {
+      Parts{.theirs = module + ".input_linear.weight",
+            .files = {"blk.*.ffn_gate_exps.weight", "blk.*.ffn_up_exps.weight"}},
+      Parts{.theirs = module + ".output_linear.weight", .files = {"blk.*.ffn_down_exps.weight"}}};
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -9,6 +9,7 @@
 
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/expert_weights.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/moe_hf.h"
 
 namespace tessera::models {
@@ -130,6 +131,25 @@ TESSERA_MODEL("phimoe",
                                              .write = write,
                                              .weight_map = decoder_weights(compose),
                                              .adjustable = adjustable_with_experts()});
+
+TESSERA_GGUF_NAMES("phimoe", [] {
+  GgufNames names = rotary_decoder_names("PhimoeForCausalLM", "phimoe");
+  names.keys.push_back({kGgufWindow, "sliding_window", false, false, json::Value()});
+  names.implied.emplace_back("router_jitter_noise", json::Value::number(0.01));
+  names.flags = {{"blk.0.attn_q.bias", "attention_bias"}, {"output.bias", "lm_head_bias"}};
+  names.unread = {"rope.scaling.original_context_length"};
+  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
+    remove_module(names, dense);
+  const std::string module = "model.layers.*.block_sparse_moe";
+  add_experts(names,
+              {.router = module + ".gate",
+               .experts = module + ".experts",
+               .gate = "w1",
+               .up = "w3",
+               .down = "w2",
+               .count_key = "num_local_experts"});
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

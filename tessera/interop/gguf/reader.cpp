@@ -2,6 +2,8 @@
 #include "tessera/interop/gguf/reader.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -14,6 +16,7 @@
 #include "tessera/checkpoint/json_cursor.h"
 #include "tessera/interop/foreign.h"
 #include "tessera/interop/gguf/layout.h"
+#include "tessera/interop/gguf/parts.h"
 #include "tessera/interop/gguf/tokenizer.h"
 #include "tessera/models/gguf_names.h"
 
@@ -72,8 +75,11 @@ class Model {
         out_.model_config[name] = value;
     }
     refuse_other_keys();
+    refuse_mixed_experts();
     for (const GgufTensor& tensor : file_->tensors())
       add(tensor);
+    add_wholes();
+    refuse_doubles();
     tie_head();
     add_token_ids(*file_, out_.model_config);
     out_.beside = gguf_tokenizer_files(*file_, integer("context_length"));
@@ -92,7 +98,10 @@ class Model {
     if (file.integer(architecture + ".expert_count").value_or(0) > 0) {
       for (const std::string& name : models::gguf_names().names()) {
         const models::GgufNames& names = models::gguf_names().get(name);
-        if (names.stored_as == architecture && !names.stacked.empty()) return names;
+        const std::int64_t gating = file.integer(architecture + ".expert_gating_func").value_or(1);
+        if (names.stored_as == architecture && !names.stacked.empty() &&
+            names.gating.value_or(gating) == gating)
+          return names;
       }
     }
     if (file.integer(fmt::format("{}.{}", architecture, models::kGgufWindow)).value_or(0) > 0) {
@@ -140,11 +149,15 @@ class Model {
     for (const auto& entry : names_.keys) {
       const auto value = entry.real ? number(entry.gguf) : std::nullopt;
       const auto count = entry.real ? std::nullopt : one_count(entry.gguf);
+      const bool off = count == 0 && !entry.required;
+      if (entry.otherwise && (off || (!value && !count))) {
+        config[entry.config] = *entry.otherwise;
+        continue;
+      }
       if (!value && !count) {
         if (entry.required) file_->refuse(fmt::format("has no {}", key(entry.gguf)));
         continue;
       }
-      const bool off = count == 0 && !entry.required;
       if (entry.config.empty() || off) continue;
       config[entry.config] = value ? json::Value::number(*value) : json::Value::integer(*count);
     }
@@ -156,7 +169,8 @@ class Model {
       config["head_dim"] = json::Value::integer(head_channels());
     for (const auto& [name, flag] : names_.switches) {
       known_.insert(key(name));
-      if (const auto on = file_->flag(key(name))) config[flag] = json::Value::boolean(*on);
+      // An absent flag is off in the programs that these files are for.
+      config[flag] = json::Value::boolean(file_->flag(key(name)).value_or(false));
     }
     for (const auto& [name, value] : names_.implied)
       config[name] = value;
@@ -164,6 +178,19 @@ class Model {
       known_.insert(key(name));
       if (file_->flag(key(name)).value_or(only) != only)
         unsupported(fmt::format("{} is {}", key(name), !only));
+    }
+    for (const auto& [name, only] : names_.constants) {
+      const std::int64_t said = integer(name).value_or(only);
+      if (said != only) unsupported(fmt::format("{} is {}", key(name), said));
+    }
+    if (names_.from_counts != nullptr) {
+      const auto count = [this](const std::string& name, bool may_be_absent) {
+        const auto said = integer(name);
+        if (!said && !may_be_absent) file_->refuse(fmt::format("has no {}", key(name)));
+        return said.value_or(0);
+      };
+      for (const auto& [name, value] : names_.from_counts(count))
+        config[name] = value;
     }
     for (const models::GgufNames::Rows& rows : names_.rows) {
       const GgufTensor* const table = file_->tensor(rows.tensor);
@@ -213,12 +240,16 @@ class Model {
   }
 
   void read_rotary() {
-    const std::int64_t channels = head_channels();
-    if (integer("attention.value_length").value_or(channels) != channels)
+    const bool latent = !names_.rotary_channels.empty();
+    const std::int64_t channels =
+        latent ? integer("rope.dimension_count").value_or(0) : head_channels();
+    if (!latent && integer("attention.value_length").value_or(channels) != channels)
       unsupported("its heads have values of another width than their keys");
     if (!names_.rotary) return;
     const std::int64_t turned = integer("rope.dimension_count").value_or(channels);
-    if (!names_.rotary_share.empty()) {
+    if (latent) {
+      // from_counts has read them
+    } else if (!names_.rotary_share.empty()) {
       if (turned < 2 || turned > channels) file_->refuse("turns more channels than a head has");
       out_.model_config[names_.rotary_share] =
           json::Value::number(static_cast<double>(turned) / static_cast<double>(channels));
@@ -234,6 +265,8 @@ class Model {
     if (kind == "linear") {
       scaling = json::Value::object(
           {{"rope_type", json::Value::string("linear")}, {"factor", json::Value::number(factor)}});
+    } else if (kind == "yarn" && names_.yarn) {
+      scaling = read_yarn(factor);
     } else if (kind != "none") {
       unsupported(fmt::format("{} is {}", key("rope.scaling.type"), JsonCursor::shown(kind)));
     }
@@ -248,6 +281,32 @@ class Model {
       if (scaling.is_null()) scaling = rotary_scaling_of(factors, theta, what);
     }
     if (!scaling.is_null()) out_.model_config["rope_scaling"] = scaling;
+  }
+
+  [[nodiscard]] json::Value read_yarn(double factor) {
+    const std::string at = "rope.scaling.";
+    const auto original = integer(at + "original_context_length");
+    if (!original) file_->refuse(fmt::format("has no {}", key(at + "original_context_length")));
+    for (const char* const name : {"yarn_ext_factor", "yarn_attn_factor", "attn_factor"}) {
+      if (number(at + name).value_or(1) != 1)
+        unsupported(fmt::format("has the key {} with another value than 1", key(at + name)));
+    }
+    json::Value out = json::Value::object(
+        {{"rope_type", json::Value::string("yarn")},
+         {"factor", json::Value::number(factor)},
+         {"original_max_position_embeddings", json::Value::integer(*original)},
+         {"beta_fast", json::Value::number(number(at + "yarn_beta_fast").value_or(32))},
+         {"beta_slow", json::Value::number(number(at + "yarn_beta_slow").value_or(1))}});
+    if (!names_.yarn->truncate) out["truncate"] = json::Value::boolean(false);
+    if (!names_.yarn->log_multiplier) return out;
+    // The file has a tenth of it in fp32.
+    const double all = std::round(number(at + "yarn_log_multiplier").value_or(0) * 1e8) / 1e7;
+    if (all > 0) {
+      out["mscale"] = out["mscale_all_dim"] = json::Value::number(all);
+    } else {
+      out["attention_factor"] = json::Value::number(1);
+    }
+    return out;
   }
 
   /// The rule that tessera wrote in addition to the factors, if they are its factors; else null.
@@ -277,6 +336,13 @@ class Model {
   void add(const GgufTensor& tensor) {
     if (tensor.name == kFactors && names_.rotary) return;
     if (names_.expert_to_config_name(tensor.name, 0)) return add_experts(tensor);
+    if (const auto part = names_.part_of(tensor.name)) {
+      Whole& whole = wholes_[part->theirs];
+      whole.parts = part->parts;
+      whole.tensors.resize(part->parts->files.size());
+      whole.tensors[part->index] = stream_gguf(*file_, tensor);
+      return;
+    }
     const auto name = names_.to_config_name(tensor.name);
     if (!name) unsupported(fmt::format("tensor {} is not known", JsonCursor::shown(tensor.name)));
     StreamedTensor one = stream_gguf(*file_, tensor);
@@ -317,6 +383,84 @@ class Model {
     out_.weights.push_back(std::move(one));
   }
 
+  /// Puts together the tensors that Hugging Face has in one.
+  void add_wholes() {
+    for (auto& [name, whole] : wholes_) {
+      std::vector<StreamedTensor> tensors;
+      for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
+        if (!whole.tensors[i]) file_->refuse(fmt::format("has only a part of {}", name));
+        tensors.push_back(std::move(*whole.tensors[i]));
+      }
+      const std::int64_t count = one_count(whole.parts->count).value_or(0);
+      out_.weights.push_back(whole_of(std::move(tensors), *whole.parts, name, count));
+    }
+  }
+
+  /// Files hold some tensors in one of two ways; this one must not hold both.
+  void refuse_doubles() const {
+    std::set<std::string_view> seen;
+    for (const StreamedTensor& one : out_.weights) {
+      if (!seen.insert(one.name).second)
+        file_->refuse(fmt::format("holds {} in two ways", JsonCursor::shown(one.name)));
+    }
+  }
+
+  /// "blk.3." and the rest of a tensor's name; empty for tensors outside of layers.
+  static std::pair<std::string, std::string> of_layer(const std::string& name) {
+    if (!name.starts_with("blk.")) return {};
+    const std::size_t end = name.find('.', 4) + 1;
+    return {name.substr(0, end), name.substr(end)};
+  }
+
+  /// Files hold the experts of a layer in one tensor for each projection, in no other way.
+  void refuse_other_experts() const {
+    for (const GgufTensor& tensor : file_->tensors()) {
+      const auto [layer, module] = of_layer(tensor.name);
+      const std::string shown = JsonCursor::shown(tensor.name);
+      for (const std::string projection : {"ffn_gate", "ffn_up", "ffn_down"}) {
+        const std::string rest =
+            module.starts_with(projection + ".") ? module.substr(projection.size() + 1) : "";
+        if (!rest.empty() && rest[0] >= '0' && rest[0] <= '9')
+          unsupported(
+              fmt::format("tensor {} holds one expert, as old files do: files have those of "
+                          "a layer in one tensor ({}{}_exps)",
+                          shown,
+                          layer,
+                          projection));
+      }
+      if (module.starts_with("ffn_gate_up_exps"))
+        unsupported(
+            fmt::format("tensor {} holds two projections of the experts: files have one "
+                        "tensor for each ({}ffn_gate_exps, {}ffn_up_exps)",
+                        shown,
+                        layer,
+                        layer));
+    }
+  }
+
+  /// A layer has a router and all projections of its experts, or none of them.
+  void refuse_mixed_experts() const {
+    refuse_other_experts();
+    const std::array<std::string, 4> all = {
+        "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"};
+    for (const GgufTensor& tensor : file_->tensors()) {
+      const auto [layer, module] = of_layer(tensor.name);
+      const std::string shown = JsonCursor::shown(tensor.name);
+      if (std::ranges::none_of(
+              all, [&module = module](const auto& one) { return module == one + ".weight"; }))
+        continue;
+      for (const std::string& other : all) {
+        if (file_->tensor(layer + other + ".weight") == nullptr)
+          file_->refuse(fmt::format("has {}, and no {}{}.weight", shown, layer, other));
+      }
+      for (const std::string dense : {"ffn_gate", "ffn_up", "ffn_down"}) {
+        if (file_->tensor(layer + dense + ".weight") != nullptr)
+          file_->refuse(fmt::format(
+              "has a layer with experts ({}) and an MLP ({}{}.weight)", shown, layer, dense));
+      }
+    }
+  }
+
   /// The experts of a layer become tensors of their own.
   void add_experts(const GgufTensor& tensor) {
     const std::int64_t count = one_count("expert_count").value_or(0);
@@ -354,6 +498,12 @@ class Model {
   std::string architecture_;
   const models::GgufNames& names_;
   std::set<std::string> known_;
+  /// Of a tensor that the file has in parts: those that were found.
+  struct Whole {
+    const models::GgufNames::Parts* parts = nullptr;
+    std::vector<std::optional<StreamedTensor>> tensors;
+  };
+  std::map<std::string, Whole> wholes_;
   Foreign out_;
 };
 

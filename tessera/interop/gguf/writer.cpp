@@ -18,7 +18,9 @@
 #include "tessera/checkpoint/storage.h"
 #include "tessera/interop/foreign.h"
 #include "tessera/interop/gguf/file.h"
+#include "tessera/interop/gguf/keys.h"
 #include "tessera/interop/gguf/layout.h"
+#include "tessera/interop/gguf/parts.h"
 #include "tessera/interop/gguf/reader.h"
 #include "tessera/models/family.h"
 #include "tessera/models/gguf_names.h"
@@ -37,63 +39,6 @@ constexpr const char* kOtherFix = "convert it to a Hugging Face folder instead";
 std::uint64_t padded(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
-
-template <class T>
-std::string raw(T value) {
-  std::string out(sizeof(T), '\0');
-  std::memcpy(out.data(), &value, sizeof(T));
-  return out;
-}
-std::string raw(const std::string& text) {
-  return raw(static_cast<std::uint64_t>(text.size())) + text;
-}
-
-/// Keys and values in the file's format.
-class Keys {
- public:
-  void add(const std::string& key, const std::string& text) {
-    begin(key, GgufType::String);
-    bytes_ += raw(text);
-  }
-  void count(const std::string& key, std::int64_t value) {
-    begin(key, GgufType::U32);
-    bytes_ += raw(static_cast<std::uint32_t>(value));
-  }
-  void real(const std::string& key, double value) {
-    begin(key, GgufType::F32);
-    bytes_ += raw(static_cast<float>(value));
-  }
-  void flag(const std::string& key, bool value) {
-    begin(key, GgufType::Bool);
-    bytes_ += value ? '\1' : '\0';
-  }
-  void texts(const std::string& key, const std::vector<std::string>& values) {
-    array(key, GgufType::String, values.size());
-    for (const std::string& value : values)
-      bytes_ += raw(value);
-  }
-  template <class T>
-  void numbers(const std::string& key, GgufType type, const std::vector<T>& values) {
-    array(key, type, values.size());
-    for (const T value : values)
-      bytes_ += raw(value);
-  }
-  [[nodiscard]] std::uint64_t size() const { return count_; }
-  [[nodiscard]] const std::string& bytes() const { return bytes_; }
-
- private:
-  void begin(const std::string& key, GgufType type) {
-    bytes_ += raw(key) + raw(static_cast<std::uint32_t>(type));
-    ++count_;
-  }
-  void array(const std::string& key, GgufType type, std::size_t count) {
-    begin(key, GgufType::Array);
-    bytes_ += raw(static_cast<std::uint32_t>(type)) + raw(static_cast<std::uint64_t>(count));
-  }
-
-  std::string bytes_;
-  std::uint64_t count_ = 0;
-};
 
 [[noreturn]] void unsupported(const std::string& what) {
   throw Error(Error::Kind::Unsupported, what + ", which GGUF has no word for", kOtherFix);
@@ -196,12 +141,34 @@ class Planner {
   }
   /// The tensor's name in the file, whether or not its name has the prefix of the whole model.
   [[nodiscard]] std::string name_of(const StreamedTensor& tensor) const {
-    const std::string& first = names_->modules.front().second;
-    const std::string known = known_as(tensor.name);
-    for (const std::string& name : {known, first.substr(0, first.find('.') + 1) + known}) {
+    for (const std::string& name : whole_names_of(tensor)) {
       if (const auto found = names_->to_gguf_name(name)) return *found;
     }
     unsupported(fmt::format("the model has a tensor {}", tensor.name));
+  }
+  [[nodiscard]] std::array<std::string, 2> whole_names_of(const StreamedTensor& tensor) const {
+    const std::string& first = names_->modules.front().second;
+    const std::string known = known_as(tensor.name);
+    return {known, first.substr(0, first.find('.') + 1) + known};
+  }
+  void require_numbers(const StreamedTensor& tensor) const {
+    if (!checkpoint::convertible(tensor.dtype, DType::F32))
+      unsupported(fmt::format("tensor {} is of {}", tensor.name, tessera::name(tensor.dtype)));
+  }
+  /// False: the tensor is not one that files have in parts.
+  bool add_parts(const StreamedTensor& tensor) {
+    for (const std::string& name : whole_names_of(tensor)) {
+      const auto found = names_->in_parts(name);
+      if (!found) continue;
+      require_numbers(tensor);
+      for (StreamedTensor& part :
+           parts_of(tensor, *found->parts, found->files, required(found->parts->count), config_)) {
+        const std::string file = part.name;
+        plan_.tensors.push_back({file, GgmlType::F32, std::move(part)});
+      }
+      return true;
+    }
+    return false;
   }
 
   void add_tensor(const StreamedTensor& tensor) {
@@ -211,13 +178,12 @@ class Planner {
       if (names_->tie.empty()) heads_.push_back(tensor.name);
       return;
     }
-    if (take_expert(tensor)) return;
+    if (take_expert(tensor) || add_parts(tensor)) return;
     const std::string name = name_of(tensor);
     const json::Value* tied = config_.find("tie_word_embeddings");
     if (name == names_->tie + ".weight" && tied != nullptr && tied->is_bool() && tied->as_bool())
       return;
-    if (!checkpoint::convertible(tensor.dtype, DType::F32))
-      unsupported(fmt::format("tensor {} is of {}", tensor.name, tessera::name(tensor.dtype)));
+    require_numbers(tensor);
     StreamedTensor data = tensor;
     for (const std::string& module : names_->transposed) {
       if (data.shape.size() == 2 && models::is_of_module(name, module)) data = exchanged(data);
@@ -258,8 +224,7 @@ class Planner {
   bool take_expert(const StreamedTensor& tensor) {
     const auto expert = names_->expert_to_gguf_name(known_as(tensor.name));
     if (!expert) return false;
-    if (!checkpoint::convertible(tensor.dtype, DType::F32))
-      unsupported(fmt::format("tensor {} is of {}", tensor.name, tessera::name(tensor.dtype)));
+    require_numbers(tensor);
     stacks_[expert->name].emplace(expert->expert, tensor);
     return true;
   }
@@ -326,6 +291,12 @@ class Planner {
     }
     for (const auto& [name, only] : names_->fixed_flags)
       keys_.flag(key(name), only);
+    for (const auto& [name, only] : names_->constants)
+      keys_.count(key(name), only);
+    if (names_->counts != nullptr) {
+      for (const auto& [name, value] : names_->counts(config_))
+        keys_.count(key(name), value);
+    }
     for (const models::GgufNames::Rows& rows : names_->rows) {
       const auto table = find(rows.tensor);
       if (table != plan_.tensors.end()) keys_.count(rows.gguf, table->data.shape.front());
@@ -343,7 +314,8 @@ class Planner {
                  !said && entry.gguf == "feed_forward_length" && hidden != plan_.tensors.end()) {
         keys_.count(key(entry.gguf), hidden->data.shape.front());
       } else if (!entry.config.empty() && (said || entry.required)) {
-        keys_.count(key(entry.gguf), required(entry.gguf));
+        const std::int64_t value_of = count_of(entry.gguf).value_or(0);
+        keys_.count(key(entry.gguf), said && value_of == 0 ? 0 : required(entry.gguf));
         if (entry.gguf == models::kGgufWindow && !names_->stored_as.empty()) tell_of_window();
       }
     }
@@ -391,6 +363,7 @@ class Planner {
   }
 
   void add_rotary() {
+    if (!names_->rotary_channels.empty()) return add_latent_rotary();
     const std::int64_t heads = required("attention.head_count");
     const std::int64_t channels =
         count_of("attention.key_length").value_or(required("embedding_length") / heads);
@@ -428,9 +401,54 @@ class Planner {
       plan_.tensors.push_back({"rope_freqs.weight",
                                GgmlType::F32,
                                {"rope_freqs.weight", DType::F32, {channels / 2}, read, {}, {}}});
+    } else if (kind == "yarn" && names_->yarn) {
+      add_yarn(*found);
     } else if (kind != "default") {
       unsupported(fmt::format("config.json says rope_type \"{}\"", kind));
     }
+  }
+
+  /// A part of each head is rotated, for which the file has no share but a number of channels.
+  void add_latent_rotary() {
+    const auto channels = number_at(config_, names_->rotary_channels.c_str());
+    TESSERA_REQUIRE(channels && *channels > 0,
+                    Format,
+                    fmt::format("config.json says no {}", names_->rotary_channels),
+                    "mend config.json, or fetch it again");
+    keys_.count(key("rope.dimension_count"), static_cast<std::int64_t>(*channels));
+    const json::Value* found = scaling();
+    const json::Value* type = found != nullptr ? found->find("rope_type") : nullptr;
+    const std::string kind = type != nullptr && type->is_string() ? type->as_string() : "default";
+    if (kind == "yarn" && names_->yarn) return add_yarn(*found);
+    if (kind != "default") unsupported(fmt::format("config.json says rope_type \"{}\"", kind));
+  }
+
+  /// Readers compute the factor of sines and cosines, so config.json must have the same.
+  void add_yarn(const json::Value& rope) {
+    const double scale = number_at(rope, "mscale").value_or(0),
+                 all = number_at(rope, "mscale_all_dim").value_or(0);
+    const std::optional<double> own = number_at(rope, "attention_factor");
+    const bool plain = scale == 0 && all == 0;
+    const bool fits = names_->yarn->log_multiplier
+                          ? (plain && own == 1.0) || (scale == all && all > 0 && !own)
+                          : plain && !own;
+    if (!fits)
+      unsupported(
+          "config.json says another factor of sines and cosines (mscale, mscale_all_dim, "
+          "attention_factor) than readers of this architecture compute");
+    const json::Value* truncate = rope.find("truncate");
+    const bool truncates = truncate == nullptr || !truncate->is_bool() || truncate->as_bool();
+    if (truncates != names_->yarn->truncate)
+      unsupported(fmt::format("config.json says truncate {} of yarn", truncates));
+    const std::string at = key("rope.scaling.");
+    keys_.add(at + "type", "yarn");
+    keys_.real(at + "factor", number_at(rope, "factor").value_or(1));
+    keys_.count(
+        at + "original_context_length",
+        static_cast<std::int64_t>(number_at(rope, "original_max_position_embeddings").value_or(0)));
+    keys_.real(at + "yarn_beta_fast", number_at(rope, "beta_fast").value_or(32));
+    keys_.real(at + "yarn_beta_slow", number_at(rope, "beta_slow").value_or(1));
+    if (names_->yarn->log_multiplier) keys_.real(at + "yarn_log_multiplier", all / 10);
   }
 
   void add_tokenizer(std::int64_t rows) {
@@ -455,8 +473,9 @@ class Planner {
     for (GgufPlan::Tensor& tensor : plan_.tensors) {
       const bool matrix = tensor.data.shape.size() > 1 && tensor.name != "position_embd.weight" &&
                           tensor.name != "token_types.weight" &&
-                          // Readers expect the router in fp32.
-                          !tensor.name.ends_with(".ffn_gate_inp.weight");
+                          // Readers expect the router and biases of experts in fp32.
+                          !tensor.name.ends_with(".ffn_gate_inp.weight") &&
+                          !tensor.name.ends_with(".bias");
       const bool whole = tensor.data.shape.back() % ggml_block(wanted).elements == 0;
       tensor.type = !matrix ? GgmlType::F32 : whole ? wanted : GgmlType::F16;
     }
@@ -472,13 +491,15 @@ class Planner {
       tensor.offset = plan_.bytes;
       tensor.bytes = static_cast<std::uint64_t>(elements / block.elements * block.bytes);
       plan_.bytes += padded(tensor.bytes);
-      list += raw(tensor.name) + raw(static_cast<std::uint32_t>(tensor.data.shape.size()));
+      list +=
+          gguf_raw(tensor.name) + gguf_raw(static_cast<std::uint32_t>(tensor.data.shape.size()));
       for (std::size_t d = tensor.data.shape.size(); d-- > 0;)
-        list += raw(static_cast<std::uint64_t>(tensor.data.shape[d]));
-      list += raw(static_cast<std::uint32_t>(tensor.type)) + raw(tensor.offset);
+        list += gguf_raw(static_cast<std::uint64_t>(tensor.data.shape[d]));
+      list += gguf_raw(static_cast<std::uint32_t>(tensor.type)) + gguf_raw(tensor.offset);
     }
-    plan_.header = "GGUF" + raw(kVersion) + raw(static_cast<std::uint64_t>(plan_.tensors.size())) +
-                   raw(keys_.size()) + keys_.bytes() + list;
+    plan_.header = "GGUF" + gguf_raw(kVersion) +
+                   gguf_raw(static_cast<std::uint64_t>(plan_.tensors.size())) +
+                   gguf_raw(keys_.size()) + keys_.bytes() + list;
     plan_.header.resize(padded(plan_.header.size()), '\0');
   }
 
@@ -488,7 +509,7 @@ class Planner {
   std::string architecture_;
   const models::GgufNames* names_ = nullptr;
   const models::WeightMap* map_ = nullptr;
-  Keys keys_;
+  GgufKeys keys_;
   GgufPlan plan_;
   /// By the name in the file: the tensors of experts, by their numbers.
   std::map<std::string, std::map<std::int64_t, StreamedTensor>> stacks_;

@@ -113,9 +113,10 @@ class GgufFamilyFiles : public test::ForeignCheckpoints {
 
 // A config.json as a family writes it, with the keys of both versions of transformers.
 TEST_F(GgufFamilyFiles, WrittenAgainAreTheModelsThatTheyWere) {
-  for (const auto& [architecture, model] : expected().members()) {
-    SCOPED_TRACE(architecture);
-    const Foreign before = opened(architecture);
+  for (const auto& [name, model] : expected().members()) {
+    SCOPED_TRACE(name);
+    if (name == "deepseek2_old") continue;  // is written as newer files are
+    const Foreign before = opened(name);
     const models::ModelOptions options = models::options_from_hf(before.model_config);
     const json::Value config = models::families().get(options.family()).to_hf(*options);
 
@@ -123,7 +124,8 @@ TEST_F(GgufFamilyFiles, WrittenAgainAreTheModelsThatTheyWere) {
 
     const Foreign after = open_foreign(file).value();
     EXPECT_EQ(description_of(after.model_config), description_of(before.model_config));
-    const GgufFile ours(file), theirs(folder() / (architecture + ".gguf"));
+    const GgufFile ours(file), theirs(folder() / (name + ".gguf"));
+    const std::string architecture(theirs.text("general.architecture").value());
     EXPECT_EQ(ours.text("general.architecture"), architecture);
     EXPECT_EQ(ours.tensors().size(), theirs.tensors().size());
     for (const GgufTensor& tensor : theirs.tensors()) {
@@ -143,6 +145,27 @@ TEST_F(GgufFamilyFiles, WrittenAgainAreTheModelsThatTheyWere) {
     }
     fs::remove(file);
   }
+}
+
+// Before the projection from the latent vectors was written in two tensors, it was one.
+TEST_F(GgufFamilyFiles, OfOldDeepseekAreWrittenAsNewOnes) {
+  const Foreign before = opened("deepseek2_old");
+
+  const fs::path file = written(before.weights, before.model_config);
+
+  const GgufFile ours(file);
+  EXPECT_EQ(ours.tensor("blk.0.attn_kv_b.weight"), nullptr);
+  ASSERT_NE(ours.tensor("blk.0.attn_k_b.weight"), nullptr);
+  EXPECT_EQ(ours.tensor("blk.0.attn_k_b.weight")->shape, (std::vector<std::int64_t>{2, 7, 6}));
+  EXPECT_EQ(ours.integer("deepseek2.attention.head_count_kv"), 1);
+  const Foreign after = open_foreign(file).value();
+  EXPECT_EQ(description_of(after.model_config), description_of(before.model_config));
+  std::map<std::string, std::vector<float>> theirs;
+  for (const auto& tensor : before.weights)
+    theirs.emplace(tensor.name, values_of(tensor));
+  EXPECT_EQ(after.weights.size(), theirs.size());
+  for (const auto& tensor : after.weights)
+    EXPECT_EQ(values_of(tensor), theirs.at(tensor.name)) << tensor.name;
 }
 
 // A file whose settings the architecture doesn't have would give another model.
