@@ -241,7 +241,7 @@ TEST_F(Commands, SayOneSentenceOfEachMistake) {
         {"trl sft \xE2\x88\x92\xE2\x88\x92model m", "typographic dash"},
         {"trl sft --model \xE2\x80\x9Cm\xE2\x80\x9D", "typographic quote"},
         {"trl sft --model \xE2\x80\x98m\xE2\x80\x99", "typographic quote"},
-        {"trl stf --model_name_or_path m", "is no command"},
+        {"trl stf --model_name_or_path m", "is not a command"},
         {"python nothing.py", "scripts are not executed"}}) {
     try {
       read(line);

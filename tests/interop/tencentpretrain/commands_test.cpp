@@ -190,6 +190,7 @@ TEST_F(TencentPretrain, PredictsAndGenerates) {
 }
 
 TEST_F(TencentPretrain, RefusesWhatIsNotBuilt) {
+  write("twice.json", R"({"B-PER": 0, "I-PER": 0})");
   prepare("--data_processor bert");
   for (const auto& [line, what] :
        {std::pair<std::string, const char*>{std::string(kTencentPretrain) + "--data_processor lm",
