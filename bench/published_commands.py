@@ -53,9 +53,11 @@ def trl(clone):
                     found.add(" ".join(line.split()))
     for line in sorted(found):
         try:
-            yield shlex.split(line, comments=True)
+            words = shlex.split(line, comments=True)
         except ValueError:
             continue  # prose
+        if "--config" not in words or (clone / words[words.index("--config") + 1]).exists():
+            yield words  # other files of settings are printed in the documents only
 
 
 def reason(errors):
