@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -125,6 +126,24 @@ bool gives_any(const std::vector<std::string>& words, const std::vector<std::str
   });
 }
 
+// The program in whose folder a command is typed: DeepSpeed-Chat's main.py is started in that of
+// its step. nullptr: none, or several.
+const Program* program_of_folder(const std::string& name) {
+  std::error_code ignored;
+  const std::filesystem::path here = std::filesystem::current_path(ignored);
+  const Program* found = nullptr;
+  for (const Program& program : programs()) {
+    const bool inside = std::any_of(here.begin(), here.end(), [&](const auto& part) {
+      return std::find(program.folders.begin(), program.folders.end(), part.string()) !=
+             program.folders.end();
+    });
+    if (!has_name(program, name) || !inside) continue;
+    if (found != nullptr) return nullptr;
+    found = &program;
+  }
+  return found;
+}
+
 }  // namespace
 
 std::optional<CommandWords> split_command(const std::vector<std::string>& words) {
@@ -188,7 +207,7 @@ const Program* program_of(const CommandWords& command) {
     most = std::max(most, score);
     if (score == most) best.push_back(&program);
   }
-  if (best.empty()) return nullptr;
+  if (best.empty()) return program_of_folder(name);
   if (best.size() == 1 || most == 1) return best.front();
   std::vector<std::string> titles;
   for (const Program* program : best)

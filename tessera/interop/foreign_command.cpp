@@ -350,7 +350,10 @@ std::vector<std::string> with_dashes(const std::vector<std::string>& words) {
   std::vector<std::string> out;
   for (const std::string& word : words) {
     const std::size_t equals = word.find('=');
-    const bool assignment = equals != std::string::npos && equals > 0 && word[0] != '-' &&
+    // --config_overrides n_embd=8 gives a value to the option.
+    const bool value =
+        !out.empty() && out.back().starts_with("--") && out.back().find('=') == std::string::npos;
+    const bool assignment = !value && equals != std::string::npos && equals > 0 && word[0] != '-' &&
                             word.find('/') > equals && word.find('.') > equals;
     out.push_back(assignment ? "--" + word : word);
   }

@@ -101,10 +101,24 @@ data::RecordOptions record_options(const data::DataOptions& options, std::string
   return out;
 }
 
+namespace {
+
+// "translation.en" is a member of the object "translation", unless a field has this name itself.
+const json::Value* find_field(const json::Value& object, const std::string& field) {
+  const json::Value* const found = object.find(field);
+  const std::size_t dot = field.find('.');
+  if (found != nullptr || dot == field.npos) return found;
+  const json::Value* const outer = object.find(field.substr(0, dot));
+  if (outer == nullptr || !outer->is_object()) return nullptr;
+  return find_field(*outer, field.substr(dot + 1));
+}
+
+}  // namespace
+
 const json::Value& field_of(const data::Record& record,
                             const std::string& field,
                             const char* option) {
-  const json::Value* const found = record.value.find(field);
+  const json::Value* const found = find_field(record.value, field);
   if (found != nullptr) return *found;
   std::vector<std::string> names;
   for (const auto& [name, value] : record.value.members())

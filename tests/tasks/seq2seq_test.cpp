@@ -61,6 +61,21 @@ TEST_F(SeqToSeq, ReadsTheFieldsThatAreNamedBehindThePrefix) {
   EXPECT_EQ(values(*opened.train, 0, "labels"), (Ids{'c', 0, -100, -100}));
 }
 
+TEST_F(SeqToSeq, ReadsMembersOfObjects) {
+  const auto read = [&](const std::string& record) {
+    return open(*task_of("seq2seq", R"({"source_field": "t.en", "target_field": "t.x.ro"})"),
+                options(record + "\n"),
+                4);
+  };
+  data::Datasets opened = read(R"({"t": {"en": "b", "x": {"ro": "c"}}})");
+  EXPECT_EQ(values(*opened.train, 0, "input_ids"), (Ids{'b', 0, 0, 0}));
+  EXPECT_EQ(values(*opened.train, 0, "labels"), (Ids{'c', 0, -100, -100}));
+  // A field of this name comes first.
+  opened = read(R"({"t": {"en": "b"}, "t.en": "d", "t.x.ro": "e"})");
+  EXPECT_EQ(values(*opened.train, 0, "input_ids"), (Ids{'d', 0, 0, 0}));
+  EXPECT_THROW(read(R"({"t": {"en": "b", "x": "c"}})"), Error);
+}
+
 TEST_F(SeqToSeq, KeepsTheTailForValidation) {
   data::DataOptions data = options(kPairs);
   data.validation_fraction = 0.3;

@@ -133,7 +133,10 @@ Source source_of(Meaning& meaning, const json::Value& entry, const std::string& 
   out.files = split_files(*found, part);
   if (out.files.empty())
     meaning.refuse(fmt::format("{}: {} has no part \"{}\"", place, found->string(), part),
-                   "name a part that it has");
+                   part.find('[') == part.npos
+                       ? "name a part that it has"
+                       : "slices of a part are not read: write them into a file, such as with "
+                         "head -n 100 FILE > slice.jsonl, and name it: path");
   return out;
 }
 
@@ -258,7 +261,23 @@ void set_task(Meaning& meaning) {
 
 // ---- weights, length, precision ----
 
+// Weights of gpt-oss in mxfp4 are read into the type of the run, which is what axolotl must be
+// asked for.
+void check_stored_weights(Meaning& meaning) {
+  const Setting* const format = meaning.given("@weights_format");
+  if (format == nullptr) return;
+  const Setting* const options = meaning.given("@weights_format_options");
+  const json::Value* const whole = options == nullptr || !options->value.is_object()
+                                       ? nullptr
+                                       : options->value.find("dequantize");
+  const std::string name = meaning.text("@weights_format");
+  if (name == "Mxfp4Config" && whole != nullptr && whole->is_bool() && whole->as_bool()) return;
+  meaning.refuse(fmt::format("{} {} is not supported", format->flag, name),
+                 "use Mxfp4Config with dequantize: true, or load_in_4bit");
+}
+
 void set_weights(Meaning& meaning) {
+  check_stored_weights(meaning);
   const std::string type = text::lower(meaning.text("@adapter"));
   const Setting* const from = meaning.given("@adapter");
   if (type.empty()) return;

@@ -2,6 +2,7 @@
 // The example scripts of transformers: what each of them trains.
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -185,7 +186,35 @@ void set_generated(Meaning& meaning) {
   meaning.set("eval.generate", json::Value::integer(kAll), meaning.find("@generate"));
 }
 
+// run_summarization.py, summarization_name_mapping: the columns of data sets that it knows.
+void set_summary_columns(Meaning& meaning) {
+  const Setting* const data = meaning.given("@dataset");
+  if (data == nullptr || !data->value.is_string()) return;
+  const std::string path = data->value.as_string();
+  const std::string name = path.substr(path.rfind('/') + 1);
+  for (const auto& [known, source, target] :
+       {std::tuple("amazon_reviews_multi", "review_body", "review_title"),
+        std::tuple("big_patent", "description", "abstract"),
+        std::tuple("cnn_dailymail", "article", "highlights"),
+        std::tuple("orange_sum", "text", "summary"),
+        std::tuple("pn_summary", "article", "summary"),
+        std::tuple("psc", "extract_text", "summary_text"),
+        std::tuple("samsum", "dialogue", "summary"),
+        std::tuple("thaisum", "body", "summary"),
+        std::tuple("xglue", "news_body", "news_title"),
+        std::tuple("xsum", "document", "summary"),
+        std::tuple("wiki_summary", "article", "highlights"),
+        std::tuple("multi_news", "document", "summary")}) {
+    if (name != known) continue;
+    if (meaning.value("task.params.source_field") == nullptr)
+      meaning.set("task.params.source_field", json::Value::string(source), data);
+    if (meaning.value("task.params.target_field") == nullptr)
+      meaning.set("task.params.target_field", json::Value::string(target), data);
+  }
+}
+
 void summarization(Meaning& meaning) {
+  set_summary_columns(meaning);
   set_data(meaning);
   finish(meaning);
   set_generated(meaning);

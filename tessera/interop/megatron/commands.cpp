@@ -361,7 +361,10 @@ void set_precision(Meaning& meaning) {
     set_word(meaning, "communication_data_type", "bf16", meaning.find("@reduce_bf16"));
   if (!fp16) return;
   const Setting* const half = meaning.find("@fp16");
+  // Megatron-DeepSpeed leaves the scale of losses to DeepSpeed, whose file then says how it grows.
+  const bool of_deepspeed = meaning.value("fp16") != nullptr;
   set_on(meaning, "fp16.enabled", true, half);
+  if (of_deepspeed) return;
   set_word(meaning, "fp16.scaler", "megatron", half);
   meaning.copy("fp16.loss_scale", meaning.given("@loss_scale"));
   if (meaning.given("@loss_scale") != nullptr) return;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/interop/megatron/flags.h"
 
+#include <charconv>
+#include <cmath>
 #include <vector>
 
 #include <fmt/format.h>
@@ -16,8 +18,12 @@ json::Value number_or_word(const std::string& text, const std::string& flag) {
     json::Value out = json::parse(text, flag);
     if (out.is_number()) return out;
   } catch (const Error&) {
-    // the value is a word
+    // Python also writes ".01" and "1."
   }
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (whole && std::isfinite(value)) return json::Value::number(value);
   return json::Value::string(text);
 }
 

@@ -179,7 +179,14 @@ const bool kPrograms = add_programs(
           {"config/", "block_size", "n_layer", "n_embd", "max_iters", "eval_iters", "init_from"},
       .tables = {"nanogpt/train"},
       .rules = train,
-      .file = "-"}});
+      .file = "-"},
+     {.title = "nanoGPT's sample.py",
+      .names = {"sample.py"},
+      .folders = {"nanoGPT", "nanogpt"},
+      .marks = {"out_dir", "init_from", "num_samples", "max_new_tokens"},
+      .tables = {"nanogpt/train"},
+      .refused = "it writes texts of a trained model, which is a command of its own here",
+      .instead = "tessera generate RUN --prompt TEXT"}});
 
 }  // namespace
 }  // namespace tessera::interop

@@ -67,6 +67,19 @@ void set_targets(Meaning& meaning, const AdapterRules& rules) {
   meaning.set("adapter.targets", std::move(list), from);
 }
 
+// Stacked matrices of experts. As in PEFT, they are all that is adapted if no layers are named.
+void set_parameters(Meaning& meaning) {
+  const Setting* const from = meaning.given("@lora_parameters");
+  const std::vector<std::string> names = meaning.texts("@lora_parameters");
+  if (names.empty()) return;
+  json::Value list = json::Value::array();
+  for (const std::string& name : names)
+    list.push_back(json::Value::string(name));
+  meaning.set("adapter.target_parameters", std::move(list), from);
+  if (meaning.given("@lora_targets") == nullptr)
+    meaning.set("adapter.targets", json::Value::array(), from);
+}
+
 }  // namespace
 
 std::vector<std::string> default_targets(const std::string& model_type) {
@@ -109,6 +122,7 @@ void set_adapter(Meaning& meaning, const AdapterRules& rules) {
   meaning.copy("adapter.alpha", meaning.find("@lora_alpha"));
   meaning.copy("adapter.dropout", meaning.find("@lora_dropout"));
   set_targets(meaning, rules);
+  set_parameters(meaning);
   if (const Setting* const save = meaning.given("@lora_save")) {
     json::Value list = json::Value::array();
     for (const std::string& name : meaning.texts("@lora_save"))

@@ -16,8 +16,9 @@ struct AdapterRules {
   bool default_targets = false;
 };
 
-/// Sets the section `adapter` from @lora_r, @lora_alpha, @lora_dropout, @lora_targets, @lora_save,
-/// @rslora, @dora, @nf4, @int8 and @nested. Refuses quantization in four and eight bits at once.
+/// Sets the section `adapter` from @lora_r, @lora_alpha, @lora_dropout, @lora_targets,
+/// @lora_parameters, @lora_save, @rslora, @dora, @nf4, @int8 and @nested. Refuses quantization in
+/// four and eight bits at once.
 void set_adapter(Meaning& meaning, const AdapterRules& rules);
 
 /// The layers that PEFT adapts in a model of this model_type if none are named; empty: unknown.

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,28 @@ void set_pure_precision(Meaning& meaning) {
   }
 }
 
+// The files of trl/accelerate_configs by their names: they differ in what the ranks divide.
+void set_named_layout(Meaning& meaning) {
+  const Setting* const file = meaning.given("@accelerate_config");
+  if (file == nullptr) return;
+  constexpr std::int64_t kRanks = 8;
+  const std::string name = meaning.text("@accelerate_config");
+  for (const auto& [word, stage, ranks] : {std::tuple("single_gpu", 0, std::int64_t{1}),
+                                           std::tuple("multi_gpu", 0, kRanks),
+                                           std::tuple("zero1", 1, kRanks),
+                                           std::tuple("zero2", 2, kRanks),
+                                           std::tuple("zero3", 3, kRanks),
+                                           std::tuple("fsdp1", 3, kRanks),
+                                           std::tuple("fsdp2", 3, kRanks)}) {
+    if (name != word) continue;
+    meaning.ranks = ranks;
+    if (ranks > 1) meaning.set("zero_optimization.stage", json::Value::integer(stage), file);
+    return;
+  }
+  meaning.refuse(fmt::format("{} {}: give the file to accelerate", file->flag, name),
+                 "tessera accelerate launch --config_file FILE ...");
+}
+
 void finish(Meaning& meaning) {
   huggingface::use_model(meaning, meaning.find("@model"));
   if (meaning.find("@model") == nullptr)
@@ -91,11 +114,9 @@ void finish(Meaning& meaning) {
   // TRL trains in bf16 unless fp16 is asked for.
   huggingface::apply_trainer(meaning);
   set_pure_precision(meaning);
+  set_named_layout(meaning);
   if (const Setting* const ranks = meaning.given("@ranks"))
     meaning.ranks = ranks->value.as_integer();
-  if (const Setting* const file = meaning.given("@accelerate_config"))
-    meaning.refuse(fmt::format("{}: give the file to accelerate", file->flag),
-                   "tessera accelerate launch --config_file FILE ...");
 }
 
 void sft(Meaning& meaning) {

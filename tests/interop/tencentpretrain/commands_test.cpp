@@ -190,6 +190,7 @@ TEST_F(TencentPretrain, PredictsAndGenerates) {
 }
 
 TEST_F(TencentPretrain, RefusesWhatIsNotBuilt) {
+  write("twice.json", R"({"B-PER": 0, "I-PER": 0})");
   prepare("--data_processor bert");
   write("twice.json", R"({"O": 0, "B-PER": 0})");
   for (const auto& [line, what] :
