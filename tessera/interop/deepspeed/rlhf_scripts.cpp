@@ -167,8 +167,8 @@ json::Value source_of(Meaning& meaning, const Step& step, const fs::path& root) 
   for (std::string& word : words) {
     const fs::path name = fs::path(word).filename();
     if (name == "main.py") word = (root / step.folder / "main.py").string();
-    if (name != "e2e_rlhf.py") continue;
-    meaning.refuse(fmt::format("{} starts e2e_rlhf.py again", script.string()),
+    if (name != "e2e_rlhf.py" && name != "train.py") continue;
+    meaning.refuse(fmt::format("{} starts {} again", script.string(), name.string()),
                    "run the steps one by one");
     return {};
   }
@@ -198,7 +198,11 @@ void end_to_end(Meaning& meaning) {
                     actor = size_of_model(meaning.text("@actor")),
                     reward = size_of_model(meaning.text("@reward")),
                     output = meaning.text("@output");
-  const fs::path scripts = fs::path("training_scripts") / "opt" / deployment;
+  // The scripts of older versions are not in a folder of their model.
+  std::error_code ignored;
+  const bool older =
+      !fs::exists(root / "training/step1_supervised_finetuning/training_scripts/opt", ignored);
+  const fs::path scripts = fs::path("training_scripts") / (older ? "" : "opt") / deployment;
   const std::string actor_stage = meaning.text("@actor_stage"),
                     reward_stage = meaning.text("@reward_stage");
   // The third step begins from what the others made; to read its command, from their models.
@@ -228,7 +232,6 @@ void end_to_end(Meaning& meaning) {
   const fs::path folder = files::cache_dir() / "parts";
   const fs::path file =
       folder / fmt::format("rlhf-{:016x}.json", XXH3_64bits(content.data(), content.size()));
-  std::error_code ignored;
   fs::create_directories(folder, ignored);
   files::write_atomic(file, content);
   meaning.command = "rlhf";
@@ -241,6 +244,12 @@ void end_to_end(Meaning& meaning) {
 
 const bool kPrograms = add_programs({{.title = "DeepSpeed-Chat's e2e_rlhf.py",
                                       .names = {"e2e_rlhf.py"},
+                                      .tables = {"deepspeed/e2e"},
+                                      .rules = end_to_end},
+                                     {.title = "DeepSpeed-Chat's train.py",
+                                      .names = {"train.py"},
+                                      .folders = {"DeepSpeed-Chat"},
+                                      .marks = {"deployment_type", "actor_model", "reward_model"},
                                       .tables = {"deepspeed/e2e"},
                                       .rules = end_to_end}});
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepSpeed-Chat's e2e_rlhf.py, chat.py and prompt_eval.py.
+#include <filesystem>
 #include <string>
 
 #include "interop/command_folder.h"
@@ -92,6 +93,25 @@ TEST_F(RlhfScripts, BecomeOneFileOfThreeSteps) {
   EXPECT_EQ(at("rl.run.dir"), "none");
   // Each step reads its own part of the data.
   EXPECT_NE(at("sft.data.train"), at("reward.data.train"));
+}
+
+// Its first versions had another name, and their scripts another folder.
+TEST_F(RlhfScripts, OfOlderVersionsMeanTheSame) {
+  const std::string options =
+      " --step 1 2 3 --deployment-type single_gpu --actor-model 1.3b --reward-model 350m";
+  const ForeignCommand now = read("python3 DeepSpeed-Chat/e2e_rlhf.py" + options);
+  for (const char* step :
+       {"step1_supervised_finetuning", "step2_reward_model_finetuning", "step3_rlhf_finetuning"}) {
+    const std::filesystem::path scripts =
+        std::string("DeepSpeed-Chat/training/") + step + "/training_scripts";
+    std::filesystem::rename(scripts / "opt/single_gpu", scripts / "single_gpu");
+    std::filesystem::remove(scripts / "opt");
+  }
+
+  const ForeignCommand then = read("python3 DeepSpeed-Chat/train.py" + options);
+
+  EXPECT_EQ(then.command, "rlhf");
+  EXPECT_EQ(then.words, now.words);
 }
 
 TEST_F(RlhfScripts, AreRefusedWithWhatIsMissing) {
