@@ -103,6 +103,7 @@ void load() {
     // Blocks that grow waste less memory than blocks of fixed sizes.
     setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
     const std::string path = (library_folder() / kLibrary).string();
+    prepare_for_cuda();
     // Lazily: symbols of libraries that nothing here calls may be missing.
     const void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_GLOBAL);
     TESSERA_REQUIRE(library != nullptr,
@@ -114,7 +115,7 @@ void load() {
                     Environment,
                     fmt::format("{} does not belong to this libtorch", path),
                     "use the libraries of torch 2.11 with CUDA 13: tools/setup.sh --cuda");
-    use_loaded_cuda_hooks();
+    use_loaded_cuda();
     if (const fs::path plugin = plugin_file(); !plugin.empty()) open_device_plugin(plugin);
     choose_arithmetic();
     return true;

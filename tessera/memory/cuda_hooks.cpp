@@ -5,6 +5,8 @@
 #include <string>
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/autograd/engine.h>
 
 namespace tessera::memory {
 namespace {
@@ -75,12 +77,31 @@ const bool kRegistered = [] {
   return true;
 }();
 
+/// The engine of a process that has devices now. It is never destroyed: its threads run until the
+/// process ends.
+class LateEngine final : public torch::autograd::Engine {
+ public:
+  // libtorch starts the threads of one engine in a process (a static flag), which was the other.
+  LateEngine() { start_device_threads(); }
+};
+torch::autograd::Engine& late_engine() {
+  static auto* const engine = new LateEngine;
+  return *engine;
+}
+
 }  // namespace
 
-void use_loaded_cuda_hooks() {
+void prepare_for_cuda() {
+  if (c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return;
+  torch::autograd::Engine::get_base_engine().initialize_device_threads_pool();
+}
+
+void use_loaded_cuda() {
   if (loaded != nullptr || !kRegistered) return;
   std::unique_ptr<Base> found = at::CUDAHooksRegistry()->Create(kName, {});
-  if (dynamic_cast<LateHooks*>(found.get()) == nullptr) loaded = found.release();
+  if (dynamic_cast<LateHooks*>(found.get()) != nullptr) return;
+  loaded = found.release();
+  torch::autograd::set_default_engine_stub(late_engine);
 }
 
 }  // namespace tessera::memory

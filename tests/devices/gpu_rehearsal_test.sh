@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: gpu
+# labels: slow multiprocess
 # timeout: 900
 # Trainings by the program on simulated GPUs.   usage: gpu_rehearsal_test.sh PROGRAM FOLDER OF THE SIMULATED LIBRARIES
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
