@@ -22,7 +22,8 @@ JSON
 
 the_page_of_a_step() {
   configure
-  timeout 120 "$tessera" bench step "$box/tiny.json" -n "$1" --steps 2 >"$box/out" 2>"$box/err"
+  # -v: small operations, too, whose shares depend on what else the machine does.
+  timeout 120 "$tessera" bench step "$box/tiny.json" -n "$1" --steps 2 -v >"$box/out" 2>"$box/err"
   local code=$?
   expect "exit code 0, not $code: $(cat "$box/err")" test "$code" = 0
   expect "the layout" says "layout      $1 rank" "$box/out"
