@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a coordinator answers to the hosts of its job, without sockets, threads or a clock of its
-// own: they are arguments, so that a simulation drives the same code (simulated_hosts.h).
+// The coordinator's part of the protocol between a job's hosts and itself, without sockets, threads
+// or a clock of its own: they are arguments, so that a simulation drives the same code
+// (simulated_hosts.h).
 #pragma once
 
 #include <atomic>

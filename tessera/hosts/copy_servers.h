@@ -48,8 +48,8 @@ class CopyServers {
   const RemoteOptions& options_;
   std::string coordinator_;
   std::vector<std::unique_ptr<Process>> processes_;
-  // As of the last start(): processes_ by the names of their hosts, and the hosts of the pool that
-  // have one.
+  // The state of the last start(): processes_ by the names of their hosts, and the number of hosts
+  // of the pool that have one.
   std::map<std::string, int> index_;
   std::size_t all_of_ = 0;
 };

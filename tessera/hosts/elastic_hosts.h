@@ -40,8 +40,8 @@ struct ElasticChoice {
 /// number of slots.
 std::optional<ElasticChoice> choose_hosts_of(const HostPool& pool, const ElasticOptions& options);
 
-/// What an elastic job needs of the world: hosts that can be reached, starts of its ranks, and
-/// time. A simulation is one, too (simulated_hosts.h).
+/// The surroundings of an elastic job: hosts that can be reached, starts of its ranks, and time. A
+/// simulation is one, too (simulated_hosts.h).
 class ElasticWorld : public ReachHosts {
  public:
   /// Runs the ranks once, as run_job_on_hosts() does.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the protocol of a host needs around it: the connection to the coordinator, the control page
-// of the host, and its network. Sockets and memory implement it, and a simulation.
+// The surroundings of a host's protocol: the connection to the coordinator, the control page of
+// the host, and its network. Sockets and memory implement it, and a simulation.
 #pragma once
 
 #include <coroutine>
@@ -81,7 +81,7 @@ class HostPage {
   virtual void stop(int signal) = 0;
 };
 
-/// What a host finds out about its surroundings when it is asked to.
+/// The answer of a host that is asked to find out about its surroundings.
 struct ProbeAnswer {
   std::uint8_t folder = 2;          ///< sees the marked run folder: 1, or not: 0; 2: not compared
   std::vector<std::string> closed;  ///< a text for each host that cannot be reached

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a host and the coordinator of its job tell each other, without sockets or threads: how the
-// host arrives, and how it shares the lines of its ranks afterwards.
+// The host's part of the protocol between a job's hosts and their coordinator, without sockets or
+// threads: how the host arrives, and how it shares the lines of its ranks afterwards.
 #pragma once
 
 #include <atomic>
