@@ -30,7 +30,7 @@ int prepare_corpus(const std::vector<std::string>& line) {
       {"tessera python3 preprocess.py --corpus_path text.txt --vocab_path vocab.txt "
        "--dataset_path dataset.pt --data_processor lm"});
   arguments.option("--out", &out, "File to write, which pretrain.py reads");
-  arguments.option("--settings", &settings, "What preprocess.py was asked for, as JSON");
+  arguments.option("--settings", &settings, "The options given to preprocess.py, as JSON");
   arguments.flag("--json-lines", json_lines, "A line is an object with a \"text\"");
   arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;

@@ -94,7 +94,8 @@ class SimulatedHosts {
   /// The ranks of a host have ended in order.
   void leave(int host);
 
-  /// What a rank is doing, as on its line of the control page. `waits_for`: -1 for nobody.
+  /// Writes a rank's line of the control page: its step, and the rank for which it waits (-1:
+  /// none).
   void set_line(int rank, std::int64_t step, int waits_for = -1);
   /// The step of a rank as a host sees it; nothing if it has no line of it.
   [[nodiscard]] std::optional<std::int64_t> seen_step(int host, int rank) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where Colossal-AI's Gemini and its HybridAdam and CPUAdam keep parameters and states, in
-// tessera's keys.
+// Translates the placement of parameters and optimizer states by Colossal-AI's Gemini, HybridAdam
+// and CPUAdam into tessera's keys.
 #pragma once
 
 #include <string>

@@ -28,7 +28,7 @@ struct Rows {
   bool transposed = false;  ///< the file's matrices are [columns, rows]
 };
 
-/// Where an element is in a matrix [rows, columns], or in a transposed one.
+/// The position of an element in the storage of a matrix [rows, columns], or of its transpose.
 struct Place {
   std::int64_t rows = 0, columns = 0;
   bool transposed = false;

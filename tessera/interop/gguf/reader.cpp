@@ -498,7 +498,7 @@ class Model {
   std::string architecture_;
   const models::GgufNames& names_;
   std::set<std::string> known_;
-  /// Of a tensor that the file has in parts: those that were found.
+  /// The parts, as far as they were found, of a tensor that the file stores in parts.
   struct Whole {
     const models::GgufNames::Parts* parts = nullptr;
     std::vector<std::optional<StreamedTensor>> tensors;

@@ -34,7 +34,7 @@ struct Processor {
 const Processor* find_processor(std::string_view name);
 std::vector<std::string> processor_names();
 
-/// What preprocess.py was asked for.
+/// The options of a preprocess.py command.
 struct Corpus {
   std::string processor, data;
   std::int64_t sequence_length = 128, target_length = 128;

@@ -94,7 +94,7 @@ std::string mask_of(const Meaning& meaning) {
   return mask == "fully_visible" || mask == "causal" ? mask : "causal_with_prefix";
 }
 
-// What the keys mean together, for a new model as for a file of weights.
+// Checks keys that depend on each other, for a new model and for a file of weights.
 void check_parts(Meaning& meaning) {
   const Setting* const width = meaning.find("@emb_size");
   const auto hidden = meaning.number("model.hidden_size");
