@@ -41,7 +41,14 @@ archive=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\).*/\2/p' /
 if [[ ! -e $root/.complete ]]; then
   unmount
   rm -rf --one-file-system -- "$root"
-  debootstrap --variant=minbase "$suite" "$root" "${archive:-http://deb.debian.org/debian}" >/dev/null
+  mkdir -p "$(dirname "$root")"
+  log=$(mktemp)
+  debootstrap --variant=minbase "$suite" "$root" "${archive:-http://deb.debian.org/debian}" >"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    fail "debootstrap ended without a root; its last lines stand above" "repeat the command; $root is begun again"
+  }
+  rm -f "$log"
   cp /etc/resolv.conf "$root/etc/"
   for file in /etc/apt/apt.conf.d/99*; do [[ ! -f $file ]] || cp "$file" "$root/etc/apt/apt.conf.d/"; done
   [[ ! -f /etc/pip.conf ]] || cp /etc/pip.conf "$root/etc/pip.conf"
