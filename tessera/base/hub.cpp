@@ -190,9 +190,38 @@ fs::path model_path(const std::string& text) {
   return find_model(text).value_or(fs::path(text));
 }
 
+namespace {
+
+/// The fix for "runs/fine" where a folder `runs` of the working directory is meant; std::nullopt if
+/// `name` is rather one on Hugging Face.
+std::optional<std::string> fix_in_folder(const fs::path& name) {
+  const fs::path parent = name.parent_path();
+  if (parent.empty()) return std::nullopt;
+  if (!is_folder(parent)) {
+    if (parent != "runs") return std::nullopt;
+    return "there is no folder runs here: begin a training (tessera train CONFIG), or go to the "
+           "folder in which it was begun";
+  }
+  std::vector<std::string> others;
+  std::error_code failed;
+  for (fs::directory_iterator at(parent, failed), end; !failed && at != end; at.increment(failed))
+    others.push_back(at->path().filename().string());
+  std::ranges::sort(others);
+  return fmt::format("the folder {} {}",
+                     parent.string(),
+                     others.empty()
+                         ? "is empty"
+                         : fmt::format("has no {}: {}",
+                                       name.filename().string(),
+                                       text::suggestion(name.filename().string(), others)));
+}
+
+}  // namespace
+
 std::string how_to_fetch(const std::string& name) {
   const std::optional<Name> parts = parsed(name);
   if (!parts) return "name the folder of its files";
+  if (const auto fix = fix_in_folder(name)) return *fix;
   const std::string revision = parts->revision == "main" ? "" : " --revision " + parts->revision;
   return fmt::format(
       "fetch it with: hf download {}{}; or name the folder of its files", parts->model, revision);

@@ -39,7 +39,8 @@ std::optional<fs::path> find_model(const std::string& text);
 /// `text` again.
 fs::path model_path(const std::string& text);
 /// The command that fetches a model of this name, as the fix of an error: "hf download NAME, or
-/// name the folder of its files".
+/// name the folder of its files". Where the working directory has a folder `owner`, "owner/model"
+/// is a path in it: then the fix names what is there.
 std::string how_to_fetch(const std::string& name);
 
 /// All models with a config.json in model_folders(), one or two levels deep, and the newest

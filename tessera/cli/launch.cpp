@@ -199,7 +199,7 @@ int launch_command(const std::vector<std::string>& words) {
   return Ranks(line_of(std::move(line)), static_cast<int>(ranks)).wait();
 }
 
-TESSERA_COMMAND("launch", "Starts a script of yours on several ranks", launch_command);
+TESSERA_COMMAND("launch", "start a script of yours on several ranks", launch_command);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -112,7 +112,7 @@ int prompt_eval(const std::vector<std::string>& line) {
 }
 
 TESSERA_COMMAND("prompt-eval",
-                "answers of two models to the same prompts, side by side",
+                "print the answers of two models to the same prompts, side by side",
                 prompt_eval);
 
 }  // namespace

@@ -116,6 +116,18 @@ TEST_F(Hub, APathIsAPathAndAnUnknownNameStays) {
   EXPECT_THAT(how_to_fetch("a/b@v2"), HasSubstr("hf download a/b --revision v2;"));
 }
 
+TEST_F(Hub, SuggestsWhatAFolderOfTheWorkingDirectoryHolds) {
+  const fs::path before = fs::current_path();
+  fs::current_path(box_.path());
+  EXPECT_THAT(how_to_fetch("runs/fine"), HasSubstr("there is no folder runs here"));
+  fs::create_directories("runs");
+  EXPECT_EQ(how_to_fetch("runs/fine"), "the folder runs is empty");
+  fs::create_directories("runs/fine2");
+  EXPECT_EQ(how_to_fetch("runs/fine"), "the folder runs has no fine: did you mean \"fine2\"?");
+  EXPECT_THAT(how_to_fetch("owner/model"), HasSubstr("hf download owner/model;"));
+  fs::current_path(before);
+}
+
 TEST_F(Hub, ListsFoldersAndTheCacheByName) {
   snapshot("models--z--last", "aaaa");
   ref("models--z--last", "main", "aaaa");
