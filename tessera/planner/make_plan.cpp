@@ -27,8 +27,11 @@
 #include "tessera/nn/embedding_noise.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/bucket_notes.h"
+#include "tessera/parallel/expert_rules.h"
+#include "tessera/parallel/offload_rules.h"
 #include "tessera/parallel/pipeline/placement.h"
 #include "tessera/parallel/rank_product.h"
+#include "tessera/parallel/tensor_rules.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/config_paths.h"
@@ -115,7 +118,7 @@ class Planner {
       const bool sized = parallel::sizes_are_known(problems_);
       const bool divide = sized && draft_.ranks % unit == 0;
       layout_.data_ranks = divide ? static_cast<int>(draft_.ranks / unit) : 0;
-      check_layout(config_, problems_, origins_);
+      parallel::check_grid(config_.parallel.tensor, problems_, origins_);
       parallel::complete_pipeline(config_.parallel.pipeline, problems_, origins_);
       wrong_product_ = sized && !divide;
     }
@@ -170,7 +173,14 @@ class Planner {
             [&] { check_tensor_parallel(config_, checked, problems_, origins_); });
     attempt("parallel.context",
             [&] { check_context_parallel(config_, checked, problems_, origins_); });
-    attempt("parallel", [&] { divide_experts(config_, checked, layout_, problems_, origins_); });
+    attempt("parallel", [&] {
+      parallel::divide_experts({config_.parallel, config_.zero_optimization, config_.optimizer},
+                               model_.resolved.model,
+                               layout_,
+                               problems_,
+                               origins_);
+      check_capacity(checked, problems_, origins_);
+    });
     check_hybrid_engine(draft_.written, data_, problems_);
     // This comes last, because it concerns the whole section, and the rules above check which of
     // their keys have problems.
@@ -337,9 +347,10 @@ class Planner {
     layout_.sent = config.gradient_travel();
     layout_.feedback = complete_feedback(config_.zero_optimization);
     layout_.sparse_rows = config.sparse_gradients;
-    layout_.offload = complete_offload(config_.zero_optimization);
-    layout_.weight_offload = complete_weight_offload(config_.zero_optimization);
-    layout_.activation_offload = complete_activation_offload(config_.activation_checkpointing);
+    layout_.offload = parallel::complete_offload(config_.zero_optimization);
+    layout_.weight_offload = parallel::complete_weight_offload(config_.zero_optimization);
+    layout_.activation_offload =
+        parallel::complete_activation_offload(config_.activation_checkpointing);
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;
@@ -357,7 +368,7 @@ class Planner {
   // The ranks in a row that share the layers of the model.
   void share_layers() {
     parallel::TensorOptions& tensor = config_.parallel.tensor;
-    tensor.share_head = ranks_that_share_a_head(model_.resolved.model, tensor.size);
+    tensor.share_head = parallel::ranks_that_share_a_head(model_.resolved.model, tensor.size);
     layout_.grid = tensor.grid();
   }
 

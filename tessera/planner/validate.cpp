@@ -19,6 +19,7 @@
 #include "tessera/models/objective.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/optim/make_schedule.h"
+#include "tessera/parallel/offload_rules.h"
 #include "tessera/parallel/param_groups.h"
 #include "tessera/parallel/rank_product.h"
 #include "tessera/planner/idle_keys.h"
@@ -29,6 +30,14 @@ namespace {
 constexpr const char* kTrain = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
+
+parallel::OffloadChoice offload_of(const TrainConfig& config) {
+  return {.zero = config.zero_optimization,
+          .recompute = config.activation_checkpointing,
+          .parallel = config.parallel,
+          .optimizer = config.optimizer,
+          .device = config.run.device};
+}
 
 BatchSizes complete(const TrainConfig& config, std::int64_t ranks) {
   const auto &train = config.train_batch_size, &micro = config.train_micro_batch_size_per_gpu,
@@ -151,7 +160,7 @@ void check_device(const TrainConfig& config,
     add("communication_data_type",
         on + ": gradients that travel in eight bits",
         "set it to \"bf16\"");
-  check_offload_on_device(config, on, problems, origins);
+  parallel::check_offload_on_device(offload_of(config), on, problems, origins);
 }
 
 void check_exchange(const TrainConfig& config,
@@ -388,7 +397,7 @@ void check_config(const TrainConfig& config,
   }
   check_exchange(config, problems, origins);
   check_feedback(config, problems, origins);
-  check_offload(config, problems, origins);
+  parallel::check_offload(offload_of(config), problems, origins);
   check_device(config, problems, origins);
 }
 
@@ -429,7 +438,7 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
                     "between exchanges, so that there is nothing to shard",
                     config.optimizer.type));
   }
-  for (std::string& note : offload_notes(config))
+  for (std::string& note : parallel::offload_notes(offload_of(config)))
     out.push_back(std::move(note));
   for (std::string& note : optim::optimizer_notes(config.optimizer))
     out.push_back(std::move(note));
@@ -448,6 +457,34 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
         narrow ? "communication_data_type" : "data_types.grad_accum_dtype"));
   }
   return out;
+}
+
+// A capacity of less than one token would accept one all the same.
+void check_capacity(const CheckedModel& checked,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+  const json::Value* const moe = checked.model.description.find("moe");
+  const auto number = [&](const char* key) {
+    const json::Value* const value = moe != nullptr && moe->is_object() ? moe->find(key) : nullptr;
+    return value != nullptr && value->is_number() ? value->as_double() : 0.0;
+  };
+  const double factor = number("capacity"), top_k = number("top_k"),
+               experts = number("num_experts"),
+               tokens = static_cast<double>(checked.micro_batch * checked.sequence_length);
+  if (factor <= 0.0 || experts <= 0.0 || tokens <= 0.0 || number("min_capacity") >= 1.0) return;
+  const double accepted = factor * top_k * tokens / experts;
+  if (accepted >= 1.0) return;
+  problems.add(
+      origins.place("model.moe.capacity"),
+      "model.moe.capacity",
+      fmt::format("an expert would accept {:.3g} of a token: capacity {:.3g} x top_k {} x {} "
+                  "tokens of a micro-batch / {} experts",
+                  accepted,
+                  factor,
+                  top_k,
+                  tokens,
+                  experts),
+      "raise it, or set model.moe.min_capacity to 1 or more");
 }
 
 void check_model(const TrainConfig& config,
