@@ -52,7 +52,7 @@ bool parse(RlhfFlags& words, const std::vector<std::string>& line) {
       "{...}, \"rl\": {...}, \"split\": [2, 4, 4], \"sft_only\": [...]}: each step is a "
       "configuration of tessera train "
       "over what is common. "
-      "The same command goes on where it stopped, in the step that it stopped in.\n\n" +
+      "The same command resumes in the interrupted step.\n\n" +
           host_flags_help(),
       {"tessera rlhf chat.json",
        "tessera rlhf chat.json -n 2 --set rl.trainer.max_steps=10",

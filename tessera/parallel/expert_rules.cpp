@@ -218,6 +218,30 @@ void split_experts(const ParallelOptions& options,
   }
 }
 
+// A capacity of less than one token would accept one all the same.
+void check_capacity(const ExpertChoice& choice, const ExpertCheck& check) {
+  const json::Value* const moe = choice.description.find("moe");
+  const auto number = [&](const char* key) {
+    const json::Value* const value = moe != nullptr && moe->is_object() ? moe->find(key) : nullptr;
+    return value != nullptr && value->is_number() ? value->as_double() : 0.0;
+  };
+  const double factor = number("capacity"), top_k = number("top_k"),
+               experts = number("num_experts"),
+               tokens = static_cast<double>(choice.tokens_of_micro_batch);
+  if (factor <= 0.0 || experts <= 0.0 || tokens <= 0.0 || number("min_capacity") >= 1.0) return;
+  const double accepted = factor * top_k * tokens / experts;
+  if (accepted >= 1.0) return;
+  check.add("model.moe.capacity",
+            fmt::format("an expert would accept {:.3g} of a token: capacity {:.3g} x top_k {} x {} "
+                        "tokens of a micro-batch / {} experts",
+                        accepted,
+                        factor,
+                        top_k,
+                        tokens,
+                        experts),
+            "raise it, or set model.moe.min_capacity to 1 or more");
+}
+
 }  // namespace
 
 void divide_experts(const ExpertChoice& choice,
@@ -250,6 +274,7 @@ void divide_experts(const ExpertChoice& choice,
               "experts need whole tokens of a sample on every rank of parallel.tensor",
               "set it to false");
   }
+  check_capacity(choice, check);
   if (options.context.size > 1 && drops(model)) {
     check.add(
         "model.moe.capacity",

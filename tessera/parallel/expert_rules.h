@@ -3,7 +3,10 @@
 // require of sparse layers.
 #pragma once
 
+#include <cstdint>
+
 #include "tessera/config/fields.h"
+#include "tessera/config/json.h"
 #include "tessera/nn/block.h"
 #include "tessera/optim/options.h"
 #include "tessera/parallel/options.h"
@@ -18,6 +21,8 @@ struct ExpertChoice {
   const ParallelOptions& parallel;
   const ZeroOptions& zero;
   const optim::OptimizerOptions& optimizer;
+  const json::Value& description;          ///< of the model
+  std::int64_t tokens_of_micro_batch = 0;  ///< 0: unknown
 };
 
 /// Sets the number of ranks among which experts are divided (parallel.expert), and checks what the

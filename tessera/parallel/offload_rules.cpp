@@ -99,7 +99,40 @@ void check_activations(const OffloadChoice& choice,
   }
 }
 
+std::optional<StateOffload> states_on_disk(ZeroOptions& options) {
+  OffloadKeys& keys = options.offload_optimizer;
+  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
+  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
+  StateOffload out{
+      .folder = keys.nvme_path, .buffers = keys.buffers(), .share = keys.ratio.value_or(1)};
+  out.unit_elements = std::max(options.sub_group_size.value_or(out.unit_elements), kChunk);
+  return out;
+}
+
+std::optional<WeightOffload> weights_on_disk(ZeroOptions& options) {
+  ParamOffloadKeys& keys = options.offload_param;
+  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
+  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
+  WeightOffload out{.folder = keys.nvme_path};
+  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
+  out.in_memory = keys.max_in_cpu.value_or(0);
+  return out;
+}
+
+std::optional<ActivationOffload> activations_on_disk(RecomputeOptions& options) {
+  ActivationOffloadKeys& keys = options.offload;
+  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
+  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
+  ActivationOffload out{.folder = keys.nvme_path};
+  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
+  return out;
+}
+
 }  // namespace
+
+RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute) {
+  return {states_on_disk(zero), weights_on_disk(zero), activations_on_disk(recompute)};
+}
 
 void check_offload(const OffloadChoice& choice,
                    config::Problems& problems,
@@ -134,35 +167,6 @@ void check_offload_on_device(const OffloadChoice& choice,
     add("activation_checkpointing.cpu_checkpointing",
         on + ": activations outside of its memory",
         "set it to false");
-}
-
-std::optional<StateOffload> complete_offload(ZeroOptions& options) {
-  OffloadKeys& keys = options.offload_optimizer;
-  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  StateOffload out{
-      .folder = keys.nvme_path, .buffers = keys.buffers(), .share = keys.ratio.value_or(1)};
-  out.unit_elements = std::max(options.sub_group_size.value_or(out.unit_elements), kChunk);
-  return out;
-}
-
-std::optional<WeightOffload> complete_weight_offload(ZeroOptions& options) {
-  ParamOffloadKeys& keys = options.offload_param;
-  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  WeightOffload out{.folder = keys.nvme_path};
-  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
-  out.in_memory = keys.max_in_cpu.value_or(0);
-  return out;
-}
-
-std::optional<ActivationOffload> complete_activation_offload(RecomputeOptions& options) {
-  ActivationOffloadKeys& keys = options.offload;
-  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  ActivationOffload out{.folder = keys.nvme_path};
-  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
-  return out;
 }
 
 std::vector<std::string> offload_notes(const OffloadChoice& choice) {

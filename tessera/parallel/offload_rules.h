@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tessera/config/fields.h"
@@ -26,13 +27,12 @@ struct OffloadChoice {
   const std::string& device;  ///< as the user names it (memory::device_kind())
 };
 
-/// Returns the disk on which masters and states rest, if any; makes the path of the folder
-/// absolute, so that it is found from any folder.
-std::optional<StateOffload> complete_offload(ZeroOptions& options);
-/// The same for the working weights.
-std::optional<WeightOffload> complete_weight_offload(ZeroOptions& options);
-/// The same for the inputs of recomputed blocks.
-std::optional<ActivationOffload> complete_activation_offload(RecomputeOptions& options);
+/// The disks on which masters and states, working weights, and inputs of recomputed blocks rest.
+using RestingPlaces = std::tuple<std::optional<StateOffload>,
+                                 std::optional<WeightOffload>,
+                                 std::optional<ActivationOffload>>;
+/// Returns them; makes the paths of the folders absolute, so that they are found from any folder.
+RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute);
 
 /// The rules about what rests on a disk. Problems have the place of the key to change.
 void check_offload(const OffloadChoice& choice,

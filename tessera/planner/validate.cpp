@@ -22,6 +22,7 @@
 #include "tessera/parallel/offload_rules.h"
 #include "tessera/parallel/param_groups.h"
 #include "tessera/parallel/rank_product.h"
+#include "tessera/parallel/zero_rules.h"
 #include "tessera/planner/idle_keys.h"
 
 namespace tessera::planner {
@@ -72,64 +73,6 @@ std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::i
 DType type_of_sums(const TrainConfig& config) {
   return config.data_types.grad_accum_dtype.value_or(
       config.bf16.bf16_master_weights_and_grads ? DType::BF16 : DType::F32);
-}
-
-// The possible group sizes next to `size`: "2 or 4".
-std::string nearest_groups(std::int64_t size, int ranks) {
-  int below = 1, above = ranks;
-  for (int k = 1; k <= ranks; ++k) {
-    if (ranks % k != 0) continue;
-    if (k <= size) below = k;
-    if (k >= size && above == ranks) above = k;
-  }
-  return below == above ? std::to_string(below) : fmt::format("{} or {}", below, above);
-}
-
-// The size of groups that shard the weights must divide the ranks. One rank shards nothing.
-void check_shard_group(const TrainConfig& config,
-                       int ranks,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  const parallel::ZeroOptions& zero = config.zero_optimization;
-  const auto size = zero.group();
-  if (!size || ranks <= 1 || ranks % *size == 0) return;
-  const char* const key =
-      zero.mics_shard_size.value_or(-1) > 0 ? "mics_shard_size" : "zero_hpz_partition_size";
-  const std::string path = json::join_path("zero_optimization", key);
-  problems.add(origins.place(path),
-               path,
-               fmt::format("{} ranks cannot be cut into groups of {}", ranks, *size),
-               fmt::format("set it to {}, or use -n {}",
-                           nearest_groups(*size, ranks),
-                           (ranks + *size - 1) / *size * *size));
-}
-
-// Error feedback of gradients in 8 bits.
-void check_feedback(const TrainConfig& config,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
-  if (!config.zero_optimization.zeropp_loco_param.on()) return;
-  const char* const key = "zero_optimization.zeropp_loco_param";
-  const auto add = [&](std::string what, std::string fix) {
-    problems.add(origins.place(key), key, std::move(what), std::move(fix));
-  };
-  if (config.gradient_travel() != DType::U8) {
-    add("is for gradients that travel in 8 bits, and they travel in " +
-            std::string(config::name_of(kGradientTypes, config.gradient_travel())),
-        "set communication_data_type to \"int8\", or remove the key");
-  }
-  const parallel::ParallelOptions& parallel = config.parallel;
-  const bool tensor = parallel.tensor.size > 1;
-  if (tensor || parallel.context.size > 1) {
-    add(fmt::format("does not go with {}: what a rank of it keeps would not be in checkpoints",
-                    tensor ? "parallel.tensor" : "parallel.context"),
-        fmt::format("remove the key, or set parallel.{}.size to 1", tensor ? "tensor" : "context"));
-  }
-  if (optim::exchange_needs(config.optimizer).compressed) {
-    add(fmt::format("does not go with {}, which has error feedback of its own",
-                    config.optimizer.type),
-        "remove the key, or use AdamW");
-  }
 }
 
 /// Refuses features that are built for memory of the host only.
@@ -205,15 +148,6 @@ void check_exchange(const TrainConfig& config,
 }
 
 }  // namespace
-
-std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options) {
-  parallel::FeedbackKeys& keys = options.zeropp_loco_param;
-  if (!keys.on()) return std::nullopt;
-  parallel::FeedbackOptions out;
-  keys.err_beta = out.beta = keys.err_beta.value_or(out.beta);
-  keys.reset_T = out.reset = keys.reset_T.value_or(out.reset);
-  return out;
-}
 
 const char* given_batch_key(const TrainConfig& config) {
   if (config.train_batch_size) return kTrain;
@@ -332,7 +266,8 @@ void check_config(const TrainConfig& config,
   }
   const std::int64_t unit = config.parallel.ranks_per_model();
   if (parallel::sizes_are_known(problems) && ranks % unit == 0)
-    check_shard_group(config, static_cast<int>(ranks / unit), problems, origins);
+    parallel::check_shard_group(
+        config.zero_optimization, static_cast<int>(ranks / unit), problems, origins);
   const DType sums = type_of_sums(config);
   if (config.communication_data_type != DType::F32 && sums != DType::F32 &&
       sums != config.communication_data_type) {
@@ -396,7 +331,14 @@ void check_config(const TrainConfig& config,
         "remove it, or set data.pack to true");
   }
   check_exchange(config, problems, origins);
-  check_feedback(config, problems, origins);
+  if (config.zero_optimization.zeropp_loco_param.on()) {
+    const DType travel = config.gradient_travel();
+    parallel::check_feedback(config.parallel,
+                             config.optimizer,
+                             travel == DType::U8 ? "" : config::name_of(kGradientTypes, travel),
+                             problems,
+                             origins);
+  }
   parallel::check_offload(offload_of(config), problems, origins);
   check_device(config, problems, origins);
 }
@@ -457,34 +399,6 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
         narrow ? "communication_data_type" : "data_types.grad_accum_dtype"));
   }
   return out;
-}
-
-// A capacity of less than one token would accept one all the same.
-void check_capacity(const CheckedModel& checked,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
-  const json::Value* const moe = checked.model.description.find("moe");
-  const auto number = [&](const char* key) {
-    const json::Value* const value = moe != nullptr && moe->is_object() ? moe->find(key) : nullptr;
-    return value != nullptr && value->is_number() ? value->as_double() : 0.0;
-  };
-  const double factor = number("capacity"), top_k = number("top_k"),
-               experts = number("num_experts"),
-               tokens = static_cast<double>(checked.micro_batch * checked.sequence_length);
-  if (factor <= 0.0 || experts <= 0.0 || tokens <= 0.0 || number("min_capacity") >= 1.0) return;
-  const double accepted = factor * top_k * tokens / experts;
-  if (accepted >= 1.0) return;
-  problems.add(
-      origins.place("model.moe.capacity"),
-      "model.moe.capacity",
-      fmt::format("an expert would accept {:.3g} of a token: capacity {:.3g} x top_k {} x {} "
-                  "tokens of a micro-batch / {} experts",
-                  accepted,
-                  factor,
-                  top_k,
-                  tokens,
-                  experts),
-      "raise it, or set model.moe.min_capacity to 1 or more");
 }
 
 void check_model(const TrainConfig& config,

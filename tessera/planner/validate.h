@@ -35,9 +35,6 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       config::Problems& problems,
                                       const config::Origins& origins);
 
-/// Completes the keys of error feedback and returns it; nothing if none of them is given.
-std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options);
-
 /// Rules between keys as written (with current names), before keys without an effect are removed:
 /// the combinations that DeepSpeed itself refuses.
 void check_written(const json::Value& source, config::Problems& problems);
@@ -90,11 +87,6 @@ void check_context_parallel(const TrainConfig& config,
                             const CheckedModel& checked,
                             config::Problems& problems,
                             const config::Origins& origins);
-
-/// Refuses a capacity of experts that is less than one token.
-void check_capacity(const CheckedModel& checked,
-                    config::Problems& problems,
-                    const config::Origins& origins);
 
 /// Notes for the user about keys that have no effect in combination with others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
