@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compares the winner of `tessera tune` with the best of an exhaustive run, on five small spaces of two ranks: all ZeRO stages, micro-batches
 # and recomputations of a model. Every layout is trained for a few steps by turns; the winner counts with the exhaustive run's time.
-# usage: bench/run_tuner_spaces.sh TESSERA FOLDER [ROUNDS]
+# What was measured stays in FOLDER/cells.jsonl, and the same command goes on; SPACES: the first so many of the five.
+# usage: bench/run_tuner_spaces.sh TESSERA FOLDER [ROUNDS] [SPACES]
 set -euo pipefail
-tessera=$(realpath "${1:?usage: run_tuner_spaces.sh TESSERA FOLDER [ROUNDS]}")
+tessera=$(realpath "${1:?usage: run_tuner_spaces.sh TESSERA FOLDER [ROUNDS] [SPACES]}")
 folder=$(realpath -m "${2:?a folder}")
 rounds=${3:-2}
 mkdir -p "$folder"
@@ -13,10 +14,10 @@ mkdir -p "$TESSERA_CACHE"
 [[ -e $TESSERA_CACHE/machine.json ]] || "$tessera" bench machine
 [[ -e $folder/text.txt ]] || for i in $(seq 4000); do echo "line $i of a text that nobody has to learn"; done >"$folder/text.txt"
 cd "$folder"
-python3 - "$tessera" "$rounds" <<'PY'
-import json, statistics, subprocess, sys
+python3 - "$tessera" "$rounds" "${4:-5}" <<'PY'
+import json, os, statistics, subprocess, sys
 
-tessera, rounds = sys.argv[1], int(sys.argv[2])
+tessera, rounds, spaces = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 SPACES = [("gpt2", 2, 128, 64), ("gpt2", 4, 192, 128), ("llama", 2, 192, 128), ("llama", 4, 128, 64), ("opt", 2, 256, 64)]
 RECOMPUTE = ["none", "selective", "full"]
 
@@ -48,12 +49,25 @@ def train(config, run):
     return [json.loads(line)["step_ms"] / 1000 for line in open(f"{run}/metrics.jsonl")][2:]
 
 
-for number, space in enumerate(SPACES):
+done = {}
+if os.path.exists("cells.jsonl"):
+    done = {(row["space"], tuple(row["choice"]), row["round"]): row["steps"] for row in map(json.loads, open("cells.jsonl"))}
+
+
+def measured(number, space, choice, turn):
+    if (number, choice, turn) not in done:
+        done[number, choice, turn] = train(config_of(space, "run", choice), "run")
+        with open("cells.jsonl", "a") as out:
+            out.write(json.dumps({"space": number, "choice": choice, "round": turn, "steps": done[number, choice, turn]}) + "\n")
+    return done[number, choice, turn]
+
+
+for number, space in enumerate(SPACES[:spaces]):
     choices = [(zero, micro, recompute) for zero in range(4) for micro in (1, 2, 4) for recompute in RECOMPUTE]
     steps = {choice: [] for choice in choices}
-    for _ in range(rounds):
+    for turn in range(rounds):
         for choice in choices:
-            steps[choice] += train(config_of(space, "run", choice), "run")
+            steps[choice] += measured(number, space, choice, turn)
     times = {choice: statistics.quantiles(of, n=4)[0] for choice, of in steps.items() if len(of) > 1}
     with open("space.json", "w") as file:
         json.dump(config_of(space, "run"), file)

@@ -55,7 +55,7 @@ def write_gz(path: Path, text: str) -> None:
 
 
 def install(build: Path, root: Path) -> None:
-    """Installs the build, and libtorch beside it."""
+    """Installs the build, and libtorch next to it."""
     home = root / HOME
     run("cmake", "--install", str(build), "--prefix", str(home), "--strip")
     shutil.copytree(libtorch_of(build), home / "libtorch", symlinks=True)

@@ -38,7 +38,7 @@ ldd "$build/lib/libtessera.so" "$build/bin/devices_test" | awk '$3 ~ /^\// {prin
   grep -vE '/(ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|torch|c10|gomp|cudart|cupti|tessera)[-._0-9a-z]*\.so)' |
   xargs -r cp -Lt "$box/build/release/lib"
 cp tools/gpu_check.sh "$box/tools/"
-cp bench/peers/gpt2_cuda.py "$box/bench/peers/"
+cp bench/peers/gpt2_cuda.py bench/peers/gpt2_layer.py "$box/bench/peers/"
 cp examples/data/shakespeare.txt "$box/examples/data/"
 cp -r share/. "$box/share/"
 tar -C "$box" -cf - . | xz -T0 -6 >"$to"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the tests of source files: `tools/tests_of.py tessera/data/chunks.cpp`.
 
-A test of a source has the same name (tests/data/chunks_test.cpp), includes its header, or stands beside it in
+A test of a source has the same name (tests/data/chunks_test.cpp), includes its header, or is listed for it in
 tests/sources.txt. `--check` fails if a source has no test, or if a line of that table has no source or no test.
 """
 import fnmatch
@@ -58,7 +58,7 @@ class Tests:
 
 def check():
     tests = Tests()
-    wrong = [f"{source}: no test has its name, includes its header or stands beside it in tests/sources.txt"
+    wrong = [f"{source}: no test has its name, includes its header or is listed for it in tests/sources.txt"
              for source in files("tessera/*.cpp") if not tests.of(source)]
     for number, pattern, names in tests.rows:
         if number not in tests.used:

@@ -22,13 +22,14 @@ LIBRARIES = {
 }
 HEADERS = tuple("torch/include/" + name for name in ("ATen/", "c10/", "torch/", "caffe2/", "sleef.h"))
 HEADERS += ("onednn/include/",)
+LICENCES = {"onednn/share/doc/onednn/LICENSE", "onednn/share/doc/onednn/THIRD-PARTY-PROGRAMS"}
 ONEDNN = re.compile(r"^onednn(_devel)?_cpu_gomp-[0-9.]+\.data/data/")
 
 
 def place(name):
     """Returns the path of a wheel's file below TARGET, or None if it is not needed."""
     name = ONEDNN.sub("onednn/", name)
-    return name if name in LIBRARIES or (name.startswith(HEADERS) and not name.endswith("/")) else None
+    return name if name in LIBRARIES | LICENCES or (name.startswith(HEADERS) and not name.endswith("/")) else None
 
 
 def main():

@@ -3,7 +3,7 @@
 """Makes the Python wheel of a build: tools/wheel.py BUILD OUT
 
 The wheel holds the program, libtessera, the Python package and the libraries that not every system has. It takes libtorch from
-the torch that is installed beside it, and fits every Python of 3.10 and later, because nothing in it is compiled for Python.
+the torch that is installed next to it, and fits every Python of 3.10 and later, because nothing in it is compiled for Python.
 """
 
 import base64
@@ -68,8 +68,43 @@ def set_runpath(library: Path, folders: str) -> None:
             subprocess.run(["cmake", "-P", script.name], check=True, capture_output=True)
 
 
+def package_of(library: Path) -> str:
+    """The Debian package that brought a library; empty: none."""
+    try:
+        found = subprocess.run(["dpkg", "-S", f"*/{library.name}"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
+    # The package may know the file by a path through /lib, which is a link to /usr/lib.
+    for line in found.stdout.splitlines():
+        packages, _, path = line.partition(": ")
+        if Path(path).resolve() == library.resolve():
+            return packages.split(",")[0].split(":")[0]
+    return ""
+
+
+def add_licences(name: str, library: Path, licences: Path) -> None:
+    """Copies what the owners of a library want to be shipped with it."""
+    own = library.parent.parent / "share/doc/onednn"
+    if name.startswith("libdnnl"):
+        (licences / "onednn").mkdir(parents=True)
+        # A cache from before these texts were unpacked has none; its licence is the same text as ours.
+        for text in sorted(own.iterdir()) if own.is_dir() else [TOP / "LICENSE"]:
+            shutil.copy2(text, licences / "onednn" / text.name)
+        return
+    package = package_of(library)
+    text = Path("/usr/share/doc") / package / "copyright"
+    if not package or not text.is_file():
+        sys.exit(f"error: the licence of {library} is not known\n  fix: build on Debian, whose packages have /usr/share/doc/PACKAGE/copyright")
+    (licences / package).mkdir(parents=True, exist_ok=True)
+    shutil.copy2(text, licences / package / "copyright")
+    for common in set(re.findall(r"/usr/share/common-licenses/([A-Za-z0-9.-]*[A-Za-z0-9])", text.read_text(encoding="utf-8"))):
+        (licences / "common-licenses").mkdir(parents=True, exist_ok=True)
+        shutil.copy2(Path("/usr/share/common-licenses") / common, licences / "common-licenses" / common)
+
+
 def stage(build: Path, root: Path) -> None:
-    """Installs the build into `root`/tessera and adds the libraries that it needs."""
+    """Installs the build into `root`/tessera and adds the libraries that it needs, with their licences."""
+    licences = information(root) / "licenses"
     package = root / "tessera"
     shutil.copytree(TOP / "python/tessera", package, ignore=shutil.ignore_patterns("__pycache__"))
     prefix = root / "prefix"
@@ -85,6 +120,7 @@ def stage(build: Path, root: Path) -> None:
     for name, place in sorted(bring.items()):
         if not SYSTEM.match(name) and not TORCH.match(name):
             shutil.copy2(place.resolve(), package / "lib" / name)
+            add_licences(name, place.resolve(), licences)
     # No folder of this machine: the program's environment names those of the installed torch.
     set_runpath(package / "lib/libtessera.so", "$ORIGIN")
     shutil.rmtree(prefix)
@@ -93,9 +129,13 @@ def stage(build: Path, root: Path) -> None:
             sys.exit(f"error: {file.name} needs {newer}, and the wheel promises {NEWEST}\n  fix: build on Debian 12")
 
 
+def information(root: Path) -> Path:
+    return root / f"{NAME}-{version()}.dist-info"
+
+
 def metadata(root: Path) -> None:
-    info = root / f"{NAME}-{version()}.dist-info"
-    info.mkdir()
+    info = information(root)
+    info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(
         "Metadata-Version: 2.1\n"
         f"Name: {NAME.replace('_', '-')}\nVersion: {version()}\n"
@@ -111,7 +151,8 @@ def metadata(root: Path) -> None:
         f"Tag: py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64\n"
     )
     (info / "entry_points.txt").write_text("[console_scripts]\ntessera = tessera._program:main\n")
-    shutil.copy2(TOP / "LICENSE", info / "LICENSE")
+    (info / "licenses").mkdir(exist_ok=True)
+    shutil.copy2(TOP / "LICENSE", info / "licenses/LICENSE")
 
 
 def pack(root: Path, out: Path) -> Path:

@@ -13,31 +13,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from gpt2_layer import Layer
+
 LAYERS, HIDDEN, HEADS, VOCAB = 12, 768, 12, 50304
-
-
-class Layer(nn.Module):
-    """Pre-norm transformer layer with causal attention."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-        self.qkv, self.proj = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
-
-    def forward(self, x):
-        batch, length, _ = x.shape
-        heads = self.qkv(self.norm_1(x)).view(batch, length, 3, HEADS, HIDDEN // HEADS).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
-        x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, HIDDEN))
-        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
 
 class Model(nn.Module):
     def __init__(self, length):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(length, HIDDEN)
-        self.layers, self.norm = nn.ModuleList(Layer() for _ in range(LAYERS)), nn.LayerNorm(HIDDEN)
+        self.layers, self.norm = nn.ModuleList(Layer(HIDDEN, HEADS) for _ in range(LAYERS)), nn.LayerNorm(HIDDEN)
 
     def forward(self, ids, labels):
         x = self.tokens(ids) + self.positions.weight

@@ -17,34 +17,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from gpt2_layer import Layer
+
 LAYERS, HIDDEN, HEADS, CONTEXT, VOCAB = 4, 128, 4, 64, 256
 BATCH, STEPS, WARMUP = 12, 1500, 100
 INITIAL_LR, PEAK_LR, MIN_LR = 1e-5, 1e-3, 1e-4
 EVAL_EVERY, EVAL_BATCH = 250, 64
 
 
-class Layer(nn.Module):
-    """Pre-norm transformer layer with causal attention."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-        self.qkv, self.proj = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
-
-    def forward(self, x):
-        batch, length, _ = x.shape
-        heads = self.qkv(self.norm_1(x)).view(batch, length, 3, HEADS, HIDDEN // HEADS).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
-        x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, HIDDEN))
-        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
-
-
 class Gpt(nn.Module):
     def __init__(self):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(CONTEXT, HIDDEN)
-        self.layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+        self.layers = nn.Sequential(*(Layer(HIDDEN, HEADS) for _ in range(LAYERS)))
         self.norm = nn.LayerNorm(HIDDEN)
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:

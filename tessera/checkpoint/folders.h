@@ -14,7 +14,7 @@ namespace tessera::checkpoint {
 /// Returns "step-00000120": the name of a complete checkpoint.
 std::string step_name(std::int64_t step);
 /// Returns ".replaced-step-00000120": also complete; it counts only while there is no step-00000120
-/// beside it.
+/// next to it.
 std::string replaced_name(std::int64_t step);
 /// Returns ".tmp-step-00000120-4711": the name of a save or removal by process 4711.
 std::string temp_name(std::int64_t step, std::int64_t pid);

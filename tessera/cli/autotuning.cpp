@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <mutex>
 #include <system_error>
@@ -48,11 +49,13 @@ class Block {
       refuse(*value, key, fmt::format("a whole number from {} on", least));
     out = *number;
   }
-  void read(const char* key, fs::path& out) const {
+  void read(const char* key, fs::path& out, bool is_file = false) const {
     const json::Value* const value = find(key);
     if (value == nullptr) return;
-    if (!value->is_string() || value->as_string().empty())
-      refuse(*value, key, "the name of a folder");
+    std::error_code ignored;
+    if (!value->is_string() || value->as_string().empty() ||
+        (is_file && fs::is_directory(value->as_string(), ignored)))
+      refuse(*value, key, is_file ? "the name of a file" : "the name of a folder");
     out = value->as_string();
   }
   [[nodiscard]] const json::Value* find(const char* key) const {
@@ -103,6 +106,44 @@ std::map<std::string, std::string> mappings_of(const json::Value& value) {
     out[key] = flag.as_string();
   }
   return out;
+}
+
+std::map<std::string, std::int64_t> model_info_of(const json::Value& value) {
+  std::map<std::string, std::int64_t> out;
+  if (!value.is_object()) Block::refuse(value, "model_info", "an object");
+  for (const auto& [key, member] : value.members()) {
+    // null and `profile`: the facts are found, as they always are.
+    if (member.is_null() || key == "profile") continue;
+    const bool is_compared = key == "num_params" || key == "hidden_size" || key == "num_layers";
+    TESSERA_REQUIRE(
+        is_compared,
+        Config,
+        fmt::format("{}: autotuning.model_info.{}: the search computes it from the model",
+                    member.place.text(),
+                    key),
+        "remove it; num_params, hidden_size and num_layers are compared with the model");
+    const std::optional<std::int64_t> number =
+        member.is_number() ? member.as_integer() : std::nullopt;
+    if (!number || *number < 1)
+      Block::refuse(member, "model_info." + key, "a whole number from 1 on");
+    out[key] = *number;
+  }
+  return out;
+}
+
+/// The section and the name of a key that is given by its path, or by its name in any section.
+std::pair<json::Value*, std::string> find_key(json::Value& config, const std::string& key) {
+  if (!config.is_object()) return {nullptr, key};
+  if (config.find(key) != nullptr) return {&config, key};
+  const std::size_t dot = key.find('.');
+  if (dot != std::string::npos) {
+    json::Value* const section = config.find(key.substr(0, dot));
+    return section == nullptr ? std::pair(section, key) : find_key(*section, key.substr(dot + 1));
+  }
+  for (auto& [name, section] : config.members()) {
+    if (const auto found = find_key(section, key); found.first != nullptr) return found;
+  }
+  return {nullptr, key};
 }
 
 struct AutotuningFlags {
@@ -167,6 +208,8 @@ tune::TrialResult run_experiment(const AutotuningBlock& block,
   tune::Space one(config, space.own().ranks, "ds_config.json", space.machine());
   const std::string name = name_of(one.own());
   options.folder = fs::absolute(block.experiments) / name;
+  const std::vector<std::string> mapped = mapped_flags(block.mappings, config);
+  options.command.insert(options.command.end(), mapped.begin(), mapped.end());
   fs::create_directories(options.folder);
   write_json(options.folder / "ds_config.json", config);
   write_json(options.folder / "exp.json",
@@ -204,16 +247,19 @@ void drop_word(json::Value& object, std::string_view key) {
   });
 }
 
-void note_without_effect(const json::Value& source) {
-  const json::Value* const block = source.find("autotuning");
-  if (block == nullptr || !block->is_object()) return;
-  for (const auto& [key, why] :
-       {std::pair("metric_path", "trials are measured by the steps of the training"),
-        std::pair("model_info", "the model is known from the configuration"),
-        std::pair("model_info_path", "the model is known from the configuration"),
-        std::pair("arg_mappings", "a trial's values are in its configuration")}) {
-    if (block->find(key) != nullptr)
-      log::warn(fmt::format("autotuning.{} has no effect: {}", key, why));
+/// Refuses statements about a model that are not true of the one that is tuned. The number of
+/// parameters may be rounded.
+void check_model(const AutotuningBlock& block, const models::Resolved& model) {
+  for (const auto& [key, stated] : block.model_info) {
+    const std::int64_t real = key == "num_params"    ? model.num_parameters
+                              : key == "hidden_size" ? model.hidden_size
+                                                     : model.num_layers;
+    const double allowed = key == "num_params" ? 0.1 * static_cast<double>(real) : 0.0;
+    TESSERA_REQUIRE(
+        std::abs(static_cast<double>(stated - real)) <= allowed,
+        Config,
+        fmt::format("autotuning.model_info.{} is {}, and the model has {}", key, stated, real),
+        "remove autotuning.model_info, or tune the model that it describes");
   }
 }
 
@@ -273,6 +319,43 @@ AutotuningBlock read_autotuning(const json::Value& source) {
   if (const json::Value* const type = block.find("tuner_type")) out.order = order_of(*type);
   if (const json::Value* const mappings = block.find("arg_mappings"))
     out.mappings = mappings_of(*mappings);
+  if (const json::Value* const info = block.find("model_info"))
+    out.model_info = model_info_of(*info);
+  block.read("metric_path", out.metric_path, /*is_file=*/true);
+  block.read("model_info_path", out.model_info_path, /*is_file=*/true);
+  return out;
+}
+
+std::vector<std::string> mapped_flags(const std::map<std::string, std::string>& mappings,
+                                      const json::Value& config) {
+  std::vector<std::string> out;
+  for (const auto& [key, flag] : mappings) {
+    json::Value rest = config;
+    const auto [section, name] = find_key(rest, key);
+    const json::Value* const found = section == nullptr ? nullptr : section->find(name);
+    TESSERA_REQUIRE(
+        found != nullptr && (found->is_number() || found->is_string()),
+        Config,
+        fmt::format("autotuning.arg_mappings.{}: a trial's configuration has no such number or "
+                    "text",
+                    key),
+        "map train_micro_batch_size_per_gpu, gradient_accumulation_steps, or another key that the "
+        "configuration has");
+    const json::Value value = *found;
+    std::vector<std::string> words = {flag, value.is_string() ? value.as_string() : value.dump()};
+    if (!flag.starts_with("-")) words.front() = "--" + flag;
+    out.insert(out.end(), words.begin(), words.end());
+    // The flag alone has to give the key its value.
+    std::erase_if(section->members(), [&](const auto& member) { return member.first == name; });
+    const interop::ForeignFlags taken = interop::take_foreign_flags(words);
+    (void)interop::apply(taken, rest);
+    const auto [again, same] = find_key(rest, key);
+    const json::Value* const set = again == nullptr ? nullptr : again->find(same);
+    TESSERA_REQUIRE(words.empty() && set != nullptr && set->dump() == value.dump(),
+                    Config,
+                    fmt::format("autotuning.arg_mappings.{}: {} sets another key", key, flag),
+                    "map each key to the flag that sets it");
+  }
   return out;
 }
 
@@ -313,20 +396,17 @@ int autotune(const std::string& mode, const std::vector<std::string>& line) {
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
   const AutotuningBlock block = read_autotuning(source);
-  note_without_effect(source);
   const bool free_stage = stage_is_free(source);
   std::erase_if(source.members(), [](const auto& member) { return member.first == "autotuning"; });
   if (json::Value* const zero = source.find("zero_optimization")) drop_word(*zero, "stage");
   int ranks = ranks_of(words.ranks);
-  if (!choice.pool.empty()) {
-    ranks = static_cast<int>(choice.pool.front().slots.size());
-    for (const hosts::HostSlots& host : choice.pool)
-      ranks = std::min(ranks, static_cast<int>(host.slots.size()));
-  }
+  if (!choice.pool.empty()) ranks = fewest_slots(choice.pool);
 
   const predict::DescribedMachine machine = measured_machine(!words.common.quiet);
   tune::Space space(source, ranks, path.empty() ? name_from_flags(words.model) : path, machine);
   check_batch(block, space);
+  check_model(block, space.base().model().resolved);
+  (void)mapped_flags(block.mappings, tune::with_choice(space.source(), space.own()));
   tune::TuneOptions options;
   tune::SearchOptions& search = options.search;
   search.metric = block.metric;
@@ -343,7 +423,12 @@ int autotune(const std::string& mode, const std::vector<std::string>& line) {
 
   const fs::path results = fs::absolute(block.results);
   fs::create_directories(results / "profile_model_info");
-  write_json(results / "profile_model_info" / "model_info.json", model_info(space.base()));
+  for (const fs::path& file : {block.metric_path, block.model_info_path}) {
+    if (!file.empty()) fs::create_directories(fs::absolute(file).parent_path());
+  }
+  const json::Value info = model_info(space.base());
+  write_json(results / "profile_model_info" / "model_info.json", info);
+  if (!block.model_info_path.empty()) write_json(block.model_info_path, info);
   options.budget_s = 1e9;  // DeepSpeed limits the number of trials
   options.order = block.order;
   options.patience = static_cast<std::size_t>(block.early_stopping);
@@ -366,10 +451,18 @@ int autotune(const std::string& mode, const std::vector<std::string>& line) {
   if (stopped_by_user()) return kExitInterrupted;
   if (!tuned.winner) return kExitIncomplete;
   const fs::path best = results / "ds_config_optimal.json";
-  write_json(best, tune::with_choice(space.source(), tuned.trials[*tuned.winner].choice));
+  const tune::Choice& winner = tuned.trials[*tuned.winner].choice;
+  const json::Value optimal = tune::with_choice(space.source(), winner);
+  write_json(best, optimal);
   std::vector<std::string> command = {
       "tessera", "train", best.string(), "-n", std::to_string(ranks)};
+  const std::vector<std::string> mapped = mapped_flags(block.mappings, optimal);
+  command.insert(command.end(), mapped.begin(), mapped.end());
   files::write_atomic(results / "cmd_optimal.txt", text::join(command, " ") + "\n");
+  if (!block.metric_path.empty()) {
+    const fs::path metrics = block.experiments / name_of(winner) / "metrics.json";
+    files::write_atomic(block.metric_path, files::read(metrics));
+  }
   if (!words.common.quiet) std::printf("best        %s\n", best.c_str());
   if (mode == "tune") return kExitOk;
   if (!words.resume.empty()) command.insert(command.end(), {"--resume", words.resume});

@@ -24,11 +24,22 @@ struct AutotuningBlock {
   std::int64_t min_batch = 1, min_micro = 1, max_micro = 1024, num_micros = 3, mp_size = 1;
   std::optional<std::int64_t> max_batch;
   std::filesystem::path results = "autotuning_results", experiments = "autotuning_exps";
-  std::map<std::string, std::string> mappings;  ///< keys to flags of the user's script
+  /// Keys of the trials' configurations to flags that also get their values.
+  std::map<std::string, std::string> mappings;
+  /// What the user states about the model: members of model_info that are compared with it.
+  std::map<std::string, std::int64_t> model_info;
+  std::filesystem::path metric_path;      ///< also receives the metrics of the winner
+  std::filesystem::path model_info_path;  ///< also receives the facts about the model
 };
-/// Throws Error{Config} with the place of a wrong value, and of a mapping to a flag that is not
-/// known.
+/// Throws Error{Config} with the place of a wrong value, of a mapping to a flag that is not known,
+/// and of a member of model_info that has no meaning here.
 AutotuningBlock read_autotuning(const json::Value& source);
+
+/// The flags of `mappings` with the values of their keys in `config`: "--flag", "4", ... A key is
+/// found by its path, or by its name in any section, as DeepSpeed finds it. Throws Error{Config}
+/// for a key without a value, and for a flag that sets another key.
+std::vector<std::string> mapped_flags(const std::map<std::string, std::string>& mappings,
+                                      const json::Value& config);
 
 /// Takes "--autotuning tune" or "--autotuning run" out of the words; nothing if it is not there.
 /// Throws Error{Config} for another value.

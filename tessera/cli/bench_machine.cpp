@@ -16,22 +16,26 @@
 namespace tessera::cli {
 
 int bench_machine(const std::vector<std::string>& line) {
-  std::string out;
+  std::string out, title;
   Common common;
   Arguments arguments(
       "bench machine",
       "Measures the rates of this machine in less than a minute: products, attention and memory "
       "traffic by size, and the transfers between ranks. `tessera plan --device here` and `tessera "
       "tune` predict with them.",
-      {"tessera bench machine", "tessera bench machine --out my-machine.json"});
+      {"tessera bench machine",
+       "tessera bench machine --out share/machines/cpu-epyc-9005-2.json --title 'AMD EPYC 9005, 2 "
+       "cores'"});
   arguments.option("--out", &out, "File for the rates [in the cache folder]");
+  arguments.option("--title", &title, "Name of the machine in plans [that of its CPU]");
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   const bool told = !common.quiet && !common.json;
-  const predict::DescribedMachine machine = tune::measure_machine([&](const std::string& text) {
+  predict::DescribedMachine machine = tune::measure_machine([&](const std::string& text) {
     if (told) std::printf("%s\n", text.c_str());
     std::fflush(stdout);
   });
+  if (!title.empty()) machine.title = title;
   const json::Value value = predict::write_machine(machine);
   const files::fs::path file = out.empty() ? predict::measured_file() : files::fs::path(out);
   if (file.has_parent_path()) files::fs::create_directories(file.parent_path());

@@ -53,7 +53,8 @@ bool parse(DataFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "data",
       "Shows what training will see: the first samples token by token, with what is learned of "
-      "them, and counts over all data. Learned tokens are green on a terminal and stand in {+ +} "
+      "them, and counts over all data. Learned tokens are green on a terminal and are shown in {+ "
+      "+} "
       "elsewhere. Data of which something can never be learned is an error.",
       {"tessera data my.json",
        "tessera data my.json --samples 10 --set data.on_bad_record=skip",

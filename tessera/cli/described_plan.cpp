@@ -76,8 +76,6 @@ void MachineFlags::declare(Arguments& arguments) {
 
 predict::DescribedMachine MachineFlags::machine(int ranks) const {
   predict::DescribedMachine out = predict::find_machine(device.empty() ? "here" : device);
-  if (out.cores > 0)  // the ranks share the memory of this host
-    out.memory_bytes = static_cast<double>(launch::available_memory()) / std::max(ranks, 1);
   if (hosts) {
     TESSERA_REQUIRE(
         *hosts >= 1 && *hosts <= ranks && ranks % *hosts == 0,
@@ -85,6 +83,12 @@ predict::DescribedMachine MachineFlags::machine(int ranks) const {
         fmt::format("--hosts {}: {} ranks cannot be divided evenly among them", *hosts, ranks),
         "give a number of hosts that divides the ranks");
     out.rates.host_ranks = static_cast<int>(ranks / *hosts);
+  }
+  if (out.cores > 0) {  // the ranks share the memory of their host
+    const int shared = out.rates.host_ranks > 0 ? std::min(out.rates.host_ranks, ranks) : ranks;
+    const double host =
+        is_here() ? static_cast<double>(launch::available_memory()) : out.memory_bytes;
+    out.memory_bytes = host / std::max(shared, 1);
   }
   if (!network.empty()) out = predict::with_network(std::move(out), predict::find_network(network));
   if (price) {

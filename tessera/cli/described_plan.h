@@ -19,6 +19,8 @@ struct MachineFlags {
   std::optional<std::int64_t> hosts;
   std::optional<double> price;
   void declare(Arguments& arguments);
+  /// True if no other machine is asked for than this one.
+  [[nodiscard]] bool is_here() const { return device.empty() || device == "here"; }
   /// The machine, by default the one that was measured here, with the network and as many ranks on
   /// each host as follow from --hosts. Throws Error{Config}.
   [[nodiscard]] predict::DescribedMachine machine(int ranks) const;

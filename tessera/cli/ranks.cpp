@@ -16,7 +16,7 @@
 #include "tessera/launch/launch.h"
 #include "tessera/memory/device.h"
 #include "tessera/memory/device_trial.h"
-#include "tessera/planner/validate.h"
+#include "tessera/parallel/tensor_rules.h"
 
 namespace tessera::cli {
 namespace {
@@ -42,9 +42,9 @@ mesh::Mesh mesh_of(const models::Resolved& model, const RankFlags& words, int ra
                   "choose a divisor, or remove -n");
   parallel::TensorOptions tensor;
   tensor.size = sharers;
-  tensor.share_head = planner::ranks_that_share_a_head(model.model, sharers);
+  tensor.share_head = parallel::ranks_that_share_a_head(model.model, sharers);
   config::Problems problems;
-  planner::check_shared_layers(tensor, model.model, problems);
+  parallel::check_shared_layers(tensor, model.model, problems);
   problems.raise();
   const parallel::TensorOptions::Grid grid = tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };

@@ -52,7 +52,7 @@ bool parse(RlhfFlags& words, const std::vector<std::string>& line) {
       "{...}, \"rl\": {...}, \"split\": [2, 4, 4], \"sft_only\": [...]}: each step is a "
       "configuration of tessera train "
       "over what is common. "
-      "The same command goes on where it stopped, in the step that it stopped in.\n\n" +
+      "The same command resumes in the interrupted step.\n\n" +
           host_flags_help(),
       {"tessera rlhf chat.json",
        "tessera rlhf chat.json -n 2 --set rl.trainer.max_steps=10",
@@ -79,9 +79,10 @@ bool parse(RlhfFlags& words, const std::vector<std::string>& line) {
       "--data-split,--data_split",
       &words.split,
       "Proportions of common.data.train that the steps train on, such as 2,4,4: split");
-  arguments.option("--sft-only-data-path,--sft_only_data_path",
-                   &words.sft_only,
-                   "Files that the first step learns besides its other records, whole: sft_only");
+  arguments.option(
+      "--sft-only-data-path,--sft_only_data_path",
+      &words.sft_only,
+      "Files that the first step learns in addition to its other records, whole: sft_only");
   arguments.option("--unsupervised-dataset-name,--unsupervised_dataset_name",
                    &words.texts,
                    "Pretraining texts on this disk that the third step learns too: rl.rl.ptx.data");

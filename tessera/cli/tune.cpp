@@ -196,6 +196,12 @@ void set_trial_hosts(tune::TuneOptions& options,
   }
 }
 
+int fewest_slots(const std::vector<hosts::HostSlots>& pool) {
+  TESSERA_ASSERT(!pool.empty());
+  return static_cast<int>(
+      std::ranges::min(pool, {}, [](const auto& host) { return host.slots.size(); }).slots.size());
+}
+
 bool stopped_by_user() {
   return stop_asked().load();
 }
@@ -279,13 +285,18 @@ int tune_command(const std::vector<std::string>& line) {
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
   const int cores = launch::machine().usable_cores;
+  HostChoice hosts;
+  if (!host_flags.hostfile.empty()) hosts = choose_hosts(host_flags, words.ranks);
+  // Trials run on hosts whose cores are not known here.
+  if (hosts.several && !words.ranks) words.ranks = fewest_slots(hosts.pool);
   const auto ranks = static_cast<int>(
       std::clamp<std::int64_t>(words.ranks.value_or(1), 0, predict::kMostPlannedRanks + 1));
   // The rates of this machine are measured when they are needed first.
   if (words.machine.device.empty())
     (void)measured_machine(!words.common.quiet && !words.common.json);
   const predict::DescribedMachine machine = words.machine.machine(ranks);
-  const bool here = machine.cores > 0;
+  // Rates of another CPU say nothing about trials on this one.
+  const bool here = words.machine.is_here();
 
   tune::SearchOptions search;
   search.metric = tune::metric_of(words.metric);
@@ -322,11 +333,7 @@ int tune_command(const std::vector<std::string>& line) {
   if (!options.search.fixed.bucket && space.own().bucket == 0)
     options.buckets = {1'000'000, 50'000'000};
   set_trial_command(options);
-  if (!host_flags.hostfile.empty())
-    set_trial_hosts(options,
-                    host_flags,
-                    choose_hosts(host_flags, words.ranks),
-                    std::filesystem::absolute(options.folder));
+  set_trial_hosts(options, host_flags, hosts, std::filesystem::absolute(options.folder));
   const tune::Metric metric = options.search.metric;
   const tune::Tuned tuned = tune_and_tell(space, options, words.common.quiet || words.common.json);
   if (words.common.json)

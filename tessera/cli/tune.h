@@ -27,4 +27,8 @@ tune::Tuned tune_and_tell(tune::Space& space, tune::TuneOptions& options, bool q
 /// True once a signal has stopped tune_and_tell().
 bool stopped_by_user();
 
+/// The ranks of a trial on each of several hosts, where `-n` is not given: the smallest number of
+/// slots.
+int fewest_slots(const std::vector<hosts::HostSlots>& pool);
+
 }  // namespace tessera::cli

@@ -17,7 +17,7 @@ bool is_llmc_tokens(const std::filesystem::path& path);
 std::shared_ptr<const TokenFile> open_llmc_tokens(const std::filesystem::path& path);
 
 /// True if the file seems to be tokens alone, as nanoGPT writes them: a .bin without an index
-/// beside it that is neither llm.c's, nor text, nor a file of torch. Reads at most 64 KiB; never
+/// next to it that is neither llm.c's, nor text, nor a file of torch. Reads at most 64 KiB; never
 /// throws.
 bool is_bare_tokens(const std::filesystem::path& path);
 /// Opens the file as one sequence of 16-bit ids, or of 32-bit or 64-bit ids if the halves of its

@@ -101,8 +101,9 @@ void SpeedMeter::after_step(Engine& engine,
   log_.reset();
   engine.pause_clock();
   const Device device = device_of(engine);
-  const double peak = known_.empty() ? ops::peak_flops(planner::working_of(engine.plan()), device)
-                                     : known_rate(engine.plan());
+  const double peak = known_.empty()
+                          ? ops::peak_flops(planner::working_of(engine.plan()), device)
+                          : known_[static_cast<std::size_t>(engine.world().everyone().index)];
   // On a CPU, what operations read is often in its caches, so that a bound by traffic says little.
   const double traffic = device.kind == DeviceKind::Cpu ? 0.0 : ops::peak_bytes(device);
   double flops = logged ? 0.0 : -1.0, least_s = 0.0;

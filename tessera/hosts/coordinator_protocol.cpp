@@ -173,6 +173,14 @@ void CoordinatorProtocol::join(Peer& peer, FrameReader& body) {
                       world,
                       options_.world_size),
           "start all hosts with the same flags"});
+  } else if (peer.first > world - peer.ranks) {
+    note({Error::Kind::Config,
+          fmt::format("host {} has the ranks {} to {} of a job of {} ranks",
+                      peer.name,
+                      peer.first,
+                      std::int64_t{peer.first} + peer.ranks - 1,
+                      world),
+          "give every host a node rank of its own, from 0 to the number of hosts - 1"});
   } else if (twin != nullptr) {
     note({Error::Kind::Config,
           fmt::format("hosts {} and {} both have rank {}",
@@ -189,7 +197,7 @@ void CoordinatorProtocol::join(Peer& peer, FrameReader& body) {
 
 void CoordinatorProtocol::take_facts(Peer& peer, FrameReader& body) {
   if (refused_ || !hosts_.contains(peer.first) || hosts_.at(peer.first) != &peer) return;
-  TESSERA_REQUIRE(!peer.has_facts && !ready_, Comm, "it told its facts twice", "");
+  TESSERA_REQUIRE(!peer.has_facts && !ready_, Comm, "it sent its facts twice", "");
   peer.facts.facts = read_facts(body);
   peer.has_facts = true;
   compared_ += peer.ranks;
@@ -232,7 +240,7 @@ void CoordinatorProtocol::note(HostProblem problem) {
 
 /// Adds a problem for each difference between the hosts that have arrived.
 void CoordinatorProtocol::compare() {
-  const Peer* told = nullptr;  // the first host that has told its facts
+  const Peer* told = nullptr;  // the first host that has sent its facts
   for (const auto& [first, host] : hosts_) {
     if (!host->has_facts) continue;
     if (told == nullptr) told = host;
@@ -400,7 +408,7 @@ void CoordinatorProtocol::break_world(int rank,
         problem_of(launch::split_remedy(static_cast<Error::Kind>(std::min(kind, kLast)), text));
   }
   // The hosts that report the end of the job show where all ranks were.
-  if (hosts_.size() > kHostsThatGetAll) {
+  if (hosts_.size() > launch::kHostsThatHearAll) {
     auto of_rank = hosts_.upper_bound(rank);
     std::set<Peer*> reporters = {hosts_.begin()->second};
     if (of_rank != hosts_.begin()) reporters.insert(std::prev(of_rank)->second);

@@ -134,7 +134,7 @@ class CoordinatorProtocol {
   RankLines lines_;
   std::string refusal_;
   double told_alive_ = 0.0, next_look_ = 0.0, next_lines_ = 0.0;
-  int arrived_ = 0, compared_ = 0;  // ranks whose hosts have joined, and have told their facts
+  int arrived_ = 0, compared_ = 0;  // ranks whose hosts have joined, and have sent their facts
   double told_slow_ = 0.0;
   std::atomic<bool> ready_{false};
   bool refused_ = false;

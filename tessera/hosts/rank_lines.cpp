@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "tessera/base/error.h"
+#include "tessera/launch/rank_end.h"
 
 namespace tessera::hosts {
 namespace {
@@ -158,7 +159,7 @@ std::vector<int> RankLines::wanted_by(const CoordinatorPeer& host) const {
 
 void RankLines::share(const Hosts& hosts, CoordinatorLinks& links) {
   if (entries_.empty() || version_ == shared_) return;
-  const bool all = hosts.size() <= kHostsThatGetAll;
+  const bool all = hosts.size() <= launch::kHostsThatHearAll;
   if (!all) find_ends();
   for (const auto& [first, host] : hosts) {
     std::vector<int> ranks;

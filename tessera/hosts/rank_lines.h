@@ -21,8 +21,6 @@ namespace tessera::hosts {
 inline constexpr std::size_t kLineBytes = 128;
 /// Maximum number of lines in one frame.
 inline constexpr std::size_t kLinesInFrame = 1024;
-/// Up to this number of hosts, all hosts get all lines.
-inline constexpr std::size_t kHostsThatGetAll = 32;
 
 /// Returns the line of a rank as a frame has it: kLineBytes bytes.
 std::string line_bytes(int rank, RankLine& line);

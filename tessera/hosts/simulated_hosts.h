@@ -23,6 +23,8 @@ namespace tessera::hosts {
 class Timeline {
  public:
   [[nodiscard]] double now() const { return now_; }
+  /// Number of things that have been added: a measure of the work of the protocols.
+  [[nodiscard]] std::uint64_t num_events() const { return number_; }
   /// `what` happens at a time, after everything else that was added for the same time.
   void at(double time, std::function<void()> what);
   /// Lets things happen until `done` returns true, or until the time `limit`. Returns done().

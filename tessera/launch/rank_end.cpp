@@ -173,10 +173,8 @@ std::string remote_line(int rank, const RankLine& line) {
       "rank {}: {}, {}", rank, state < kStates.size() ? kStates[state] : "unknown", position(line));
 }
 
-bool is_known(ControlPage& control, int rank) {
-  // With few ranks every host hears of all.
-  constexpr std::uint32_t kAllAreListed = 32;
-  return control.ranks <= kAllAreListed || control.line(rank).pid != 0;
+bool is_known(ControlPage& control, int rank, std::size_t hosts) {
+  return hosts <= kHostsThatHearAll || control.line(rank).pid != 0;
 }
 
 }  // namespace tessera::launch

@@ -63,7 +63,11 @@ std::string position(const RankLine& line);
 /// Returns the line of a report about a rank of which only the page is known: "rank 2: running, at
 /// step 12".
 std::string remote_line(int rank, const RankLine& line);
-/// False for a rank of a large job from which this host has heard nothing: a report leaves it out.
-bool is_known(ControlPage& control, int rank);
+
+/// The largest number of hosts of a job of which each hears of the ranks of all others.
+inline constexpr std::size_t kHostsThatHearAll = 32;
+/// False for a rank of a job of more hosts from which this host has heard nothing: a report leaves
+/// it out.
+bool is_known(ControlPage& control, int rank, std::size_t hosts);
 
 }  // namespace tessera::launch

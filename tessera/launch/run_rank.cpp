@@ -33,6 +33,7 @@ Report own_report;
 JobConnection* other_hosts = nullptr;
 double patience_s = 0.0;
 int first_local_rank = 0;  // the first rank of this host
+std::size_t hosts_of_job = 1;
 bool reports_others = true;
 bool stops_at_once = false;
 std::atomic<bool> noted = false, reporting = false, reported = false;
@@ -68,7 +69,8 @@ bool claim_report(ControlPage& control, int rank) {
 std::vector<std::string> report_of(ControlPage& control) {
   std::vector<std::string> lines = {failure_text(control)};
   for (int rank = 0; rank < static_cast<int>(control.ranks); ++rank) {
-    if (static_cast<std::uint32_t>(rank) == control.abort_rank || !is_known(control, rank))
+    if (static_cast<std::uint32_t>(rank) == control.abort_rank ||
+        !is_known(control, rank, hosts_of_job))
       continue;
     lines.push_back(remote_line(rank, control.line(rank)));
   }
@@ -104,6 +106,7 @@ int run_guarded(const RankInfo& rank,
 void report_from_ranks(const Options& options) {
   own_report = options.report;
   first_local_rank = options.part ? options.part->first_rank : 0;
+  hosts_of_job = options.part ? static_cast<std::size_t>(options.part->hosts) : 1;
   reports_others = !options.part || options.part->host == 0;
   patience_s = options.grace_s + kEarlierRanksS;
   stops_at_once = options.stops_at_once;

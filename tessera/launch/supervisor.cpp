@@ -230,9 +230,10 @@ void Supervisor::report(int code) const {
   if (!reports()) return;
   // The process that started the agents reports how the job ended.
   if (options_.part && options_.part->is_agent && options_.part->host != 0) return;
+  const auto hosts = static_cast<std::size_t>(options_.part ? options_.part->hosts : 1);
   std::vector<std::string> lines = {first_entry()};
   for (int rank = 0; rank < static_cast<int>(control_.ranks); ++rank) {
-    if (child_of(rank) == nullptr && !is_known(control_, rank)) continue;
+    if (child_of(rank) == nullptr && !is_known(control_, rank, hosts)) continue;
     if (rank != failed_rank_ || stopped_at_once_ != 0) lines.push_back(rank_line(rank));
   }
   options_.report(lines, code);

@@ -34,7 +34,7 @@ constexpr const char* kPlugin = "libtessera_cuda.so";
 constexpr const char* kNoPlugin = "none";
 
 /// The folder of the CUDA libraries: TESSERA_CUDA, that of libtorch itself, or the one that
-/// `tools/setup.sh --cuda` fills beside it.
+/// `tools/setup.sh --cuda` fills next to it.
 fs::path library_folder() {
   if (const char* const named = std::getenv("TESSERA_CUDA")) return named;
   Dl_info info{};

@@ -45,6 +45,23 @@ void DecoderOptions::describe_mlp_bias(config::Fields& fields) {
       "mlp_bias", mlp_bias, {.text = "Whether the three projections of the MLP have biases."});
 }
 
+void DecoderOptions::describe_no_rope_interval(config::Fields& fields,
+                                               std::int64_t& no_rope_interval) {
+  fields.field("no_rope_interval",
+               no_rope_interval,
+               {.text = "Every n-th layer has no rotary positions; 0: all layers have them.",
+                .unit = "layers",
+                .min = 0,
+                .max = 1e6});
+}
+
+void DecoderOptions::describe_factor(config::Fields& fields,
+                                     const char* key,
+                                     double& value,
+                                     const char* text) {
+  fields.field(key, value, {.text = text, .min = 0, .max = 1e6, .above_min = true});
+}
+
 void DecoderOptions::describe_rotary_share(config::Fields& fields) {
   fields.field("rotary_share",
                rotary_share,

@@ -48,6 +48,13 @@ struct DecoderOptions : FamilyOptions, RotaryOptions {
   void describe_attention_bias(config::Fields& fields, std::string text = "");
   void describe_mlp_bias(config::Fields& fields);
   void describe_rotary_share(config::Fields& fields);
+  /// Describes `no_rope_interval` of a family whose layers have rotary positions by turns.
+  static void describe_no_rope_interval(config::Fields& fields, std::int64_t& no_rope_interval);
+  /// Describes a factor of something, which is above 0.
+  static void describe_factor(config::Fields& fields,
+                              const char* key,
+                              double& value,
+                              const char* text);
   /// Describes `sliding_window` and `layer_types`.
   void describe_windows(config::Fields& fields);
   /// Describes everything else; it is the last call in a family's describe().

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/models/experts_spec.h"
+#include "tessera/models/mlp_spec.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/experts.h"
 #include "tessera/nn/step_context.h"
@@ -60,19 +61,6 @@ class FeedForward {
     double flops_a_token = 0;  ///< of the products of forward
   };
   [[nodiscard]] virtual Size size() const = 0;
-};
-
-/// Two projections around an activation (mlp.h).
-struct MlpSpec {
-  std::int64_t hidden_size = 0;
-  std::int64_t ffn_hidden_size = 0;
-  std::string input_name, output_name;  ///< names of the two projections: "mlp.c_fc", "mlp.c_proj"
-  bool bias = true;                     ///< of both projections
-  Init input_init, output_init;         ///< initial weights
-  std::string activation = "gelu_tanh";
-  /// The input projection computes gate and up parts; the output is activation(gate) * up.
-  bool gated = false;
-  double dropout = 0.0;  ///< between the two projections
 };
 
 /// The description that a family gives of the feed-forward network of a layer; layers may differ.

@@ -207,6 +207,11 @@ void remove_module(GgufNames& names, std::string_view gguf) {
   std::erase_if(names.modules, [&](const auto& module) { return module.first == gguf; });
 }
 
+void remove_dense_modules(GgufNames& names) {
+  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
+    remove_module(names, dense);
+}
+
 void add_experts(GgufNames& names, const GgufExperts& experts) {
   names.keys.push_back({"expert_count", experts.count_key});
   names.keys.push_back({"expert_used_count", "num_experts_per_tok"});

@@ -167,6 +167,8 @@ GgufNames rotary_decoder_names(std::string architecture, std::string model_type)
 void require_key(GgufNames& names, std::string_view gguf);
 void set_module(GgufNames& names, std::string_view gguf, std::string theirs);
 void remove_module(GgufNames& names, std::string_view gguf);
+/// Removes the three projections of the MLP of a family all of whose layers have experts.
+void remove_dense_modules(GgufNames& names);
 /// Adds the experts of every layer: the router, and stacked projections of the modules `experts`.#.
 /// `layer` is Hugging Face's module of a layer's experts: "model.layers.*.mlp".
 struct GgufExperts {

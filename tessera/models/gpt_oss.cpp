@@ -179,9 +179,8 @@ TESSERA_GGUF_NAMES("gpt-oss", [] {
   names.derived = derived_gpt_oss_gguf;
   names.flags = {{"blk.0.attn_q.bias", "attention_bias"}};
   names.yarn = GgufNames::Yarn{.truncate = false, .log_multiplier = false};
-  for (const char* const other :
-       {"blk.*.ffn_norm", "blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
-    remove_module(names, other);
+  remove_module(names, "blk.*.ffn_norm");
+  remove_dense_modules(names);
   const std::string layer = "model.layers.*", experts = layer + ".mlp.experts";
   set_module(names, "blk.*.post_attention_norm", layer + ".post_attention_layernorm");
   names.exact = {{"blk.*.attn_sinks.weight", layer + ".self_attn.sinks"}};

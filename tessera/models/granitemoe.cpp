@@ -51,18 +51,17 @@ struct GraniteMoeOptions final : DecoderOptions {
 
   void describe(config::Fields& fields) override {
     describe_shape(fields, presets(), {});
-    const auto factor = [&](const char* key, double& value, const char* text) {
-      fields.field(key, value, {.text = text, .min = 0, .max = 1e6, .above_min = true});
-    };
-    factor("embedding_multiplier", embedding_multiplier, "Factor of the embeddings.");
+    describe_factor(
+        fields, "embedding_multiplier", embedding_multiplier, "Factor of the embeddings.");
     fields.field(
         "attention_multiplier",
         attention_multiplier,
         {.text = "Factor of attention scores; 0: 1 / sqrt(head_dim).", .min = 0, .max = 1e6});
-    factor("residual_multiplier",
-           residual_multiplier,
-           "Factor of the outputs of attention and of experts.");
-    factor("logits_scaling", logits_scaling, "Divisor of the logits.");
+    describe_factor(fields,
+                    "residual_multiplier",
+                    residual_multiplier,
+                    "Factor of the outputs of attention and of experts.");
+    describe_factor(fields, "logits_scaling", logits_scaling, "Divisor of the logits.");
     describe_attention_bias(fields);
     describe_rest(fields);
   }
@@ -132,8 +131,7 @@ TESSERA_GGUF_NAMES("granitemoe", [] {
   names.implied.emplace_back("attention_bias", json::Value::boolean(false));
   names.rotated = {{"blk.*.attn_q", "attention.head_count"},
                    {"blk.*.attn_k", "attention.head_count_kv"}};
-  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
-    remove_module(names, dense);
+  remove_dense_modules(names);
   const std::string module = "model.layers.*.block_sparse_moe";
   add_experts(names, {.router = module + ".router.layer", .count_key = "num_local_experts"});
   names.stacked.clear();

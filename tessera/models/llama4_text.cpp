@@ -91,12 +91,7 @@ struct Llama4Options final : DecoderOptions {
 
   void describe(config::Fields& fields) override {
     describe_shape(fields, presets(), {});
-    fields.field("no_rope_interval",
-                 no_rope_interval,
-                 {.text = "Every n-th layer has no rotary positions; 0: all layers have them.",
-                  .unit = "layers",
-                  .min = 0,
-                  .max = 1e6});
+    describe_no_rope_interval(fields, no_rope_interval);
     fields.field("no_rope_layers",
                  no_rope_layers,
                  {.text = "Numbers of the layers without rotary positions, from 0; empty: those of "

@@ -112,8 +112,7 @@ TESSERA_GGUF_NAMES("mixtral", [] {
   names.implied.emplace_back("layer_types", json::Value());
   names.rotated = {{"blk.*.attn_q", "attention.head_count"},
                    {"blk.*.attn_k", "attention.head_count_kv"}};
-  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
-    remove_module(names, dense);
+  remove_dense_modules(names);
   const std::string module = std::string("model.layers.*.") + kModule;
   add_experts(names,
               {.router = module + ".gate",

@@ -95,8 +95,7 @@ TESSERA_GGUF_NAMES("olmoe", [] {
   names.keys.push_back({"attention.clamp_kqv", "clip_qkv", /*real=*/true, /*required=*/false});
   names.implied.emplace_back("attention_bias", json::Value::boolean(false));
   names.implied.emplace_back("norm_topk_prob", json::Value::boolean(false));
-  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
-    remove_module(names, dense);
+  remove_dense_modules(names);
   set_module(names, "blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm");
   set_module(names, "blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm");
   add_experts(names,

@@ -43,14 +43,14 @@ struct PhimoeOptions final : DecoderOptions {
   void describe(config::Fields& fields) override {
     describe_shape(fields, presets(), {});
     fields.field("lm_head_bias", lm_head_bias, {.text = "Whether the head has a bias."});
-    const auto factor = [&](const char* key, double& value, const char* text) {
-      fields.field(key, value, {.text = text, .min = 0, .max = 1e6, .above_min = true});
-    };
-    factor("rope_short_mscale",
-           rope_short_mscale,
-           "Factor of sines and cosines with rope_scaling longrope, if rope_length is at most "
-           "rope_original_positions.");
-    factor("rope_long_mscale", rope_long_mscale, "The same for a larger rope_length.");
+    describe_factor(
+        fields,
+        "rope_short_mscale",
+        rope_short_mscale,
+        "Factor of sines and cosines with rope_scaling longrope, if rope_length is at most "
+        "rope_original_positions.");
+    describe_factor(
+        fields, "rope_long_mscale", rope_long_mscale, "The same for a larger rope_length.");
     describe_attention_bias(fields);
     describe_windows(fields);
     describe_rest(fields);
@@ -138,8 +138,7 @@ TESSERA_GGUF_NAMES("phimoe", [] {
   names.implied.emplace_back("router_jitter_noise", json::Value::number(0.01));
   names.flags = {{"blk.0.attn_q.bias", "attention_bias"}, {"output.bias", "lm_head_bias"}};
   names.unread = {"rope.scaling.original_context_length"};
-  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
-    remove_module(names, dense);
+  remove_dense_modules(names);
   const std::string module = "model.layers.*.block_sparse_moe";
   add_experts(names,
               {.router = module + ".gate",

@@ -124,8 +124,7 @@ TESSERA_GGUF_NAMES("qwen2moe", [] {
                    {"decoder_sparse_step", json::Value::integer(1)},
                    {"mlp_only_layers", json::Value::array()}};
   names.flags = {{"blk.0.attn_q.bias", "qkv_bias"}};
-  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
-    remove_module(names, dense);
+  remove_dense_modules(names);
   const std::string mlp = "model.layers.*.mlp";
   set_module(names, "blk.*.ffn_gate_inp_shexp", mlp + ".shared_expert_gate");
   set_module(names, "blk.*.ffn_gate_shexp", mlp + ".shared_expert.gate_proj");

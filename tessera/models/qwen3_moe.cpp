@@ -110,8 +110,7 @@ TESSERA_GGUF_NAMES("qwen3moe", [] {
                    {"decoder_sparse_step", json::Value::integer(1)},
                    {"mlp_only_layers", json::Value::array()}};
   require_key(names, "attention.key_length");
-  for (const char* const dense : {"blk.*.ffn_gate", "blk.*.ffn_up", "blk.*.ffn_down"})
-    remove_module(names, dense);
+  remove_dense_modules(names);
   set_module(names, "blk.*.attn_q_norm", "model.layers.*.self_attn.q_norm");
   set_module(names, "blk.*.attn_k_norm", "model.layers.*.self_attn.k_norm");
   add_experts(names,

@@ -38,12 +38,7 @@ struct Smollm3Options final : DecoderOptions {
 
   void describe(config::Fields& fields) override {
     describe_shape(fields, presets(), {});
-    fields.field("no_rope_interval",
-                 no_rope_interval,
-                 {.text = "Every n-th layer has no rotary positions; 0: all layers have them.",
-                  .unit = "layers",
-                  .min = 0,
-                  .max = 1e6});
+    describe_no_rope_interval(fields, no_rope_interval);
     describe_attention_bias(fields);
     describe_mlp_bias(fields);
     describe_windows(fields);

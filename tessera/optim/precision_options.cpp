@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/optim/precision_options.h"
 
+#include <fmt/format.h>
+
+#include "tessera/optim/loss_scale.h"
+
 namespace tessera::optim {
 namespace {
 
@@ -9,7 +13,51 @@ constexpr auto kAutocastTypes =
 constexpr auto kAccumulationTypes =
     std::to_array<config::Named<DType>>({{DType::F32, "fp32"}, {DType::BF16, "bf16"}});
 
+// Apex's dynamic scale: halves at every overflow, doubles after 2000 clean steps, up to 2^24.
+// Source: apex.amp.scaler.LossScaler.
+Fp16Options apex_scaling() {
+  Fp16Options out;
+  out.enabled = true;
+  out.scaler = ScalerKind::Megatron;
+  out.initial_scale_power = 16;
+  out.hysteresis = 1;
+  out.growth_interval = 2000;
+  out.max_scale = 0x1p24;
+  return out;
+}
+
+Fp16Options fixed_scaling(double scale) {
+  Fp16Options out;
+  out.enabled = true;
+  out.loss_scale = scale;
+  return out;
+}
+
+// amp.loss_scale as a number; nothing for "dynamic".
+std::optional<double> amp_scale(const AmpOptions& amp,
+                                config::Problems& problems,
+                                const config::Origins& origins) {
+  const json::Value& value = amp.loss_scale;
+  if (value.is_null())
+    return amp.opt_level == AmpLevel::O3 ? std::optional<double>(1.0) : std::nullopt;
+  if (value.is_string() && value.as_string() == "dynamic") return std::nullopt;
+  if (value.is_number() && value.as_double() > 0) return value.as_double();
+  problems.add(origins.place("amp.loss_scale"),
+               "amp.loss_scale",
+               fmt::format("expected \"dynamic\" or a number above 0, found {}", value.dump()),
+               "remove it");
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::optional<Fp16Options> amp_scaling(const AmpOptions& amp,
+                                       config::Problems& problems,
+                                       const config::Origins& origins) {
+  const std::optional<double> fixed = amp_scale(amp, problems, origins);
+  if (amp.opt_level == AmpLevel::O0) return std::nullopt;
+  return fixed ? fixed_scaling(*fixed) : apex_scaling();
+}
 
 void Bf16Options::describe(config::Fields& f) {
   f.field("enabled",

@@ -28,6 +28,11 @@ struct AmpOptions {
   json::Value loss_scale;  ///< "dynamic" or a number
   void describe(config::Fields& fields);
 };
+struct Fp16Options;
+/// The loss scaling of `amp`; nothing at level O0, which is fp32. Reports a wrong loss_scale.
+std::optional<Fp16Options> amp_scaling(const AmpOptions& amp,
+                                       config::Problems& problems,
+                                       const config::Origins& origins);
 /// PyTorch's autocast, in DeepSpeed's notation.
 struct TorchAutocastOptions {
   bool enabled = false;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,8 +28,12 @@
 #include "tessera/nn/embedding_noise.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/bucket_notes.h"
+#include "tessera/parallel/expert_rules.h"
+#include "tessera/parallel/offload_rules.h"
 #include "tessera/parallel/pipeline/placement.h"
 #include "tessera/parallel/rank_product.h"
+#include "tessera/parallel/tensor_rules.h"
+#include "tessera/parallel/zero_rules.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/config_paths.h"
@@ -115,7 +120,7 @@ class Planner {
       const bool sized = parallel::sizes_are_known(problems_);
       const bool divide = sized && draft_.ranks % unit == 0;
       layout_.data_ranks = divide ? static_cast<int>(draft_.ranks / unit) : 0;
-      check_layout(config_, problems_, origins_);
+      parallel::check_grid(config_.parallel.tensor, problems_, origins_);
       parallel::complete_pipeline(config_.parallel.pipeline, problems_, origins_);
       wrong_product_ = sized && !divide;
     }
@@ -170,10 +175,16 @@ class Planner {
             [&] { check_tensor_parallel(config_, checked, problems_, origins_); });
     attempt("parallel.context",
             [&] { check_context_parallel(config_, checked, problems_, origins_); });
-    attempt("parallel", [&] { divide_experts(config_, checked, layout_, problems_, origins_); });
+    const parallel::ExpertChoice experts = {config_.parallel,
+                                            config_.zero_optimization,
+                                            config_.optimizer,
+                                            model_.resolved.description,
+                                            layout_.micro_batch * data_.sequence_length};
+    attempt("parallel", [&] {
+      parallel::divide_experts(experts, model_.resolved.model, layout_, problems_, origins_);
+    });
     check_hybrid_engine(draft_.written, data_, problems_);
-    // This comes last, because it concerns the whole section, and the rules above check which of
-    // their keys have problems.
+    // This comes last: the rules above check which of their keys have problems.
     if (wrong_product_)
       parallel::check_product(config_.parallel, draft_.ranks, problems_, origins_);
     attempt("scheduler", [&] { check_schedule(config_, recipe_, problems_, origins_); });
@@ -335,11 +346,10 @@ class Planner {
     layout_.sums = config.data_types.grad_accum_dtype.value_or(
         layout_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
     layout_.sent = config.gradient_travel();
-    layout_.feedback = complete_feedback(config_.zero_optimization);
+    layout_.feedback = parallel::complete_feedback(config_.zero_optimization);
     layout_.sparse_rows = config.sparse_gradients;
-    layout_.offload = complete_offload(config_.zero_optimization);
-    layout_.weight_offload = complete_weight_offload(config_.zero_optimization);
-    layout_.activation_offload = complete_activation_offload(config_.activation_checkpointing);
+    std::tie(layout_.offload, layout_.weight_offload, layout_.activation_offload) =
+        parallel::complete_offload(config_.zero_optimization, config_.activation_checkpointing);
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;
@@ -357,7 +367,7 @@ class Planner {
   // The ranks in a row that share the layers of the model.
   void share_layers() {
     parallel::TensorOptions& tensor = config_.parallel.tensor;
-    tensor.share_head = ranks_that_share_a_head(model_.resolved.model, tensor.size);
+    tensor.share_head = parallel::ranks_that_share_a_head(model_.resolved.model, tensor.size);
     layout_.grid = tensor.grid();
   }
 

@@ -44,6 +44,9 @@ struct MemoryEstimate {
   [[nodiscard]] std::string text() const;
 };
 MemoryEstimate estimate_memory(const Plan& plan);
+/// True if `ranks` ranks with this estimate need at most kUsableMemory of `available` bytes;
+/// activations that are not predicted count as 0.
+bool fits(const MemoryEstimate& need, int ranks, std::uint64_t available);
 
 /// Bytes of a rank that rest on a disk, on the stage that needs most: masters and states, working
 /// weights, and activations.

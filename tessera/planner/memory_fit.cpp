@@ -25,12 +25,6 @@
 namespace tessera::planner {
 namespace {
 
-// Ignores activations if they are not predicted.
-bool fits(const MemoryEstimate& need, int ranks, std::uint64_t available) {
-  return static_cast<double>(need.total()) * ranks <=
-         kUsableMemory * static_cast<double>(available);
-}
-
 // The plan with another preset's sizes; nothing if they are incompatible.
 std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
   const models::Resolved& now = plan.model().resolved;
@@ -206,6 +200,11 @@ std::string ladder_text(const std::vector<OffloadRung>& rungs) {
 }
 
 }  // namespace
+
+bool fits(const MemoryEstimate& need, int ranks, std::uint64_t available) {
+  return static_cast<double>(need.total()) * ranks <=
+         kUsableMemory * static_cast<double>(available);
+}
 
 int highest_stage(const Plan& plan) {
   const optim::ExchangeNeeds needs = optim::exchange_needs(plan.recipe().optimizer);

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/offload.h"
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/memory/tiers/folder.h"
 #include "tessera/memory/tiers/tier.h"
 #include "tessera/planner/memory.h"
 
@@ -56,26 +53,6 @@ std::vector<Resting> resting(const Plan& plan) {
   return out;
 }
 
-// A number for the disk of a folder.
-std::uint64_t disk_of(const std::string& folder) {
-  struct stat status {};
-  return ::stat(folder.c_str(), &status) == 0 ? status.st_dev : 0;
-}
-
-// The type of the file system of a folder, as in linux/magic.h; 0 if it is not known.
-long type_of(const std::string& folder) {
-  struct statfs status {};
-  return ::statfs(folder.c_str(), &status) == 0 ? static_cast<long>(status.f_type) : 0;
-}
-
-// True if the hosts of a job may share the folder: NFS, SMB, CIFS, Lustre, Ceph, GPFS, BeeGFS.
-bool is_shared(const std::string& folder) {
-  constexpr auto kNetwork = std::to_array<long>(
-      {0x6969, 0x517B, 0xFE534D42, 0xFF534D42, 0x0BD00BD0, 0x00C36400, 0x47504653, 0x19830326});
-  const long type = type_of(folder) & 0xFFFFFFFFL;
-  return std::ranges::find(kNetwork, type) != kNetwork.end();
-}
-
 }  // namespace
 
 void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
@@ -88,15 +65,14 @@ void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
                     "create the folder on each host, or name another one");
     // Permissions do not say whether the file system has files that a tier can use.
     (void)memory::tiers().get("disk")({.folder = folder, .transfers = 1})->open(key, 1 << 20);
-    if (is_shared(folder)) {
+    if (memory::is_on_network(folder)) {
       notes.push_back(fmt::format(
           "{}: {} is on another machine, and all bytes of a step go over the network; a "
           "disk of each host is faster",
           key,
           folder));
     }
-    constexpr long kInMemory = 0x01021994;  // TMPFS_MAGIC
-    if (type_of(folder) == kInMemory) {
+    if (memory::is_in_memory(folder)) {
       notes.push_back(
           fmt::format("{}: {} is in memory (tmpfs), so that nothing is gained there; a folder on a "
                       "disk saves memory",
@@ -115,13 +91,13 @@ void check_offload_space(const Plan& plan, int ranks) {
     bool copied = false;
     std::vector<std::string> what;
     for (const Resting& other : all) {
-      if (disk_of(other.folder) != disk_of(one.folder)) continue;
+      if (memory::disk_of(other.folder) != memory::disk_of(one.folder)) continue;
       bytes += other.bytes * (other.saved && twice ? 2 : 1);
       copied = copied || (other.saved && twice);
       what.emplace_back(other.what);
     }
-    const auto need =
-        static_cast<std::uint64_t>(bytes * (is_shared(one.folder) ? plan.ranks() : ranks));
+    const auto need = static_cast<std::uint64_t>(
+        bytes * (memory::is_on_network(one.folder) ? plan.ranks() : ranks));
     const std::uint64_t free = files::free_bytes(one.folder);
     TESSERA_REQUIRE(
         need <= free,

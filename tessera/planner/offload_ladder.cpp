@@ -54,9 +54,7 @@ class Ladder {
                      .disk = offload_bytes(plan),
                      .cost = std::move(cost)};
     if (layout_.uses_disk()) rung.cost = disk_cost(rung.disk, plan_.ranks(), folder_);
-    rung.fits =
-        rung.need.unknown.empty() && static_cast<double>(rung.need.total()) * plan_.ranks() <=
-                                         kUsableMemory * static_cast<double>(available_);
+    rung.fits = rung.need.unknown.empty() && fits(rung.need, plan_.ranks(), available_);
     rungs_.push_back(std::move(rung));
     return rungs_.back().fits;
   }

@@ -13,55 +13,19 @@
 namespace tessera::planner {
 namespace {
 
-// Apex's dynamic scale: halves at every overflow, doubles after 2000 clean steps, up to 2^24.
-// Source: apex.amp.scaler.LossScaler.
-optim::Fp16Options apex_scaling() {
-  optim::Fp16Options out;
-  out.enabled = true;
-  out.scaler = optim::ScalerKind::Megatron;
-  out.initial_scale_power = 16;
-  out.hysteresis = 1;
-  out.growth_interval = 2000;
-  out.max_scale = 0x1p24;
-  return out;
-}
-
-optim::Fp16Options fixed_scaling(double scale) {
-  optim::Fp16Options out;
-  out.enabled = true;
-  out.loss_scale = scale;
-  return out;
-}
-
-// amp.loss_scale as a number; nothing for "dynamic".
-std::optional<double> amp_scale(const optim::AmpOptions& amp,
-                                config::Problems& problems,
-                                const config::Origins& origins) {
-  const json::Value& value = amp.loss_scale;
-  if (value.is_null())
-    return amp.opt_level == optim::AmpLevel::O3 ? std::optional<double>(1.0) : std::nullopt;
-  if (value.is_string() && value.as_string() == "dynamic") return std::nullopt;
-  if (value.is_number() && value.as_double() > 0) return value.as_double();
-  problems.add(origins.place("amp.loss_scale"),
-               "amp.loss_scale",
-               fmt::format("expected \"dynamic\" or a number above 0, found {}", value.dump()),
-               "remove it");
-  return std::nullopt;
-}
-
 void resolve_amp(const optim::AmpOptions& amp,
                  parallel::Layout& layout,
                  Recipe& recipe,
                  std::vector<std::string>& notes,
                  config::Problems& problems,
                  const config::Origins& origins) {
-  const std::optional<double> fixed = amp_scale(amp, problems, origins);
-  if (amp.opt_level == optim::AmpLevel::O0) {
+  const std::optional<optim::Fp16Options> scaling = optim::amp_scaling(amp, problems, origins);
+  if (!scaling) {
     notes.emplace_back("amp.opt_level O0: everything is fp32");
     return;
   }
   layout.working = DType::F16;
-  recipe.scaling = fixed ? fixed_scaling(*fixed) : apex_scaling();
+  recipe.scaling = *scaling;
   notes.push_back(fmt::format(
       "amp.opt_level {}: weights and activations fp16; masters, moments, norms and sums are fp32 "
       "at every level",

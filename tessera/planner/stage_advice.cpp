@@ -28,8 +28,7 @@ std::optional<std::string> stage_advice(const Plan& plan, std::uint64_t availabl
     lower.zero_stage = stage;
     const MemoryEstimate need = estimate_memory(with(plan, std::move(lower)));
     if (!need.unknown.empty()) return std::nullopt;
-    const double all = static_cast<double>(need.total()) * plan.ranks();
-    if (all > kUsableMemory * static_cast<double>(available)) continue;
+    if (!fits(need, plan.ranks(), available)) continue;
     return fmt::format(
         "zero_optimization.stage {} fits as well ({} a rank) and communicates less than stage {}",
         stage,

@@ -19,8 +19,10 @@
 #include "tessera/models/objective.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/optim/make_schedule.h"
+#include "tessera/parallel/offload_rules.h"
 #include "tessera/parallel/param_groups.h"
 #include "tessera/parallel/rank_product.h"
+#include "tessera/parallel/zero_rules.h"
 #include "tessera/planner/idle_keys.h"
 
 namespace tessera::planner {
@@ -29,6 +31,14 @@ namespace {
 constexpr const char* kTrain = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
+
+parallel::OffloadChoice offload_of(const TrainConfig& config) {
+  return {.zero = config.zero_optimization,
+          .recompute = config.activation_checkpointing,
+          .parallel = config.parallel,
+          .optimizer = config.optimizer,
+          .device = config.run.device};
+}
 
 BatchSizes complete(const TrainConfig& config, std::int64_t ranks) {
   const auto &train = config.train_batch_size, &micro = config.train_micro_batch_size_per_gpu,
@@ -65,64 +75,6 @@ DType type_of_sums(const TrainConfig& config) {
       config.bf16.bf16_master_weights_and_grads ? DType::BF16 : DType::F32);
 }
 
-// The possible group sizes next to `size`: "2 or 4".
-std::string nearest_groups(std::int64_t size, int ranks) {
-  int below = 1, above = ranks;
-  for (int k = 1; k <= ranks; ++k) {
-    if (ranks % k != 0) continue;
-    if (k <= size) below = k;
-    if (k >= size && above == ranks) above = k;
-  }
-  return below == above ? std::to_string(below) : fmt::format("{} or {}", below, above);
-}
-
-// The size of groups that shard the weights must divide the ranks. One rank shards nothing.
-void check_shard_group(const TrainConfig& config,
-                       int ranks,
-                       config::Problems& problems,
-                       const config::Origins& origins) {
-  const parallel::ZeroOptions& zero = config.zero_optimization;
-  const auto size = zero.group();
-  if (!size || ranks <= 1 || ranks % *size == 0) return;
-  const char* const key =
-      zero.mics_shard_size.value_or(-1) > 0 ? "mics_shard_size" : "zero_hpz_partition_size";
-  const std::string path = json::join_path("zero_optimization", key);
-  problems.add(origins.place(path),
-               path,
-               fmt::format("{} ranks cannot be cut into groups of {}", ranks, *size),
-               fmt::format("set it to {}, or use -n {}",
-                           nearest_groups(*size, ranks),
-                           (ranks + *size - 1) / *size * *size));
-}
-
-// Error feedback of gradients in 8 bits.
-void check_feedback(const TrainConfig& config,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
-  if (!config.zero_optimization.zeropp_loco_param.on()) return;
-  const char* const key = "zero_optimization.zeropp_loco_param";
-  const auto add = [&](std::string what, std::string fix) {
-    problems.add(origins.place(key), key, std::move(what), std::move(fix));
-  };
-  if (config.gradient_travel() != DType::U8) {
-    add("is for gradients that travel in 8 bits, and they travel in " +
-            std::string(config::name_of(kGradientTypes, config.gradient_travel())),
-        "set communication_data_type to \"int8\", or remove the key");
-  }
-  const parallel::ParallelOptions& parallel = config.parallel;
-  const bool tensor = parallel.tensor.size > 1;
-  if (tensor || parallel.context.size > 1) {
-    add(fmt::format("does not go with {}: what a rank of it keeps would not be in checkpoints",
-                    tensor ? "parallel.tensor" : "parallel.context"),
-        fmt::format("remove the key, or set parallel.{}.size to 1", tensor ? "tensor" : "context"));
-  }
-  if (optim::exchange_needs(config.optimizer).compressed) {
-    add(fmt::format("does not go with {}, which has error feedback of its own",
-                    config.optimizer.type),
-        "remove the key, or use AdamW");
-  }
-}
-
 /// Refuses features that are built for memory of the host only.
 void check_device(const TrainConfig& config,
                   config::Problems& problems,
@@ -151,7 +103,7 @@ void check_device(const TrainConfig& config,
     add("communication_data_type",
         on + ": gradients that travel in eight bits",
         "set it to \"bf16\"");
-  check_offload_on_device(config, on, problems, origins);
+  parallel::check_offload_on_device(offload_of(config), on, problems, origins);
 }
 
 void check_exchange(const TrainConfig& config,
@@ -196,15 +148,6 @@ void check_exchange(const TrainConfig& config,
 }
 
 }  // namespace
-
-std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options) {
-  parallel::FeedbackKeys& keys = options.zeropp_loco_param;
-  if (!keys.on()) return std::nullopt;
-  parallel::FeedbackOptions out;
-  keys.err_beta = out.beta = keys.err_beta.value_or(out.beta);
-  keys.reset_T = out.reset = keys.reset_T.value_or(out.reset);
-  return out;
-}
 
 const char* given_batch_key(const TrainConfig& config) {
   if (config.train_batch_size) return kTrain;
@@ -323,7 +266,8 @@ void check_config(const TrainConfig& config,
   }
   const std::int64_t unit = config.parallel.ranks_per_model();
   if (parallel::sizes_are_known(problems) && ranks % unit == 0)
-    check_shard_group(config, static_cast<int>(ranks / unit), problems, origins);
+    parallel::check_shard_group(
+        config.zero_optimization, static_cast<int>(ranks / unit), problems, origins);
   const DType sums = type_of_sums(config);
   if (config.communication_data_type != DType::F32 && sums != DType::F32 &&
       sums != config.communication_data_type) {
@@ -387,8 +331,15 @@ void check_config(const TrainConfig& config,
         "remove it, or set data.pack to true");
   }
   check_exchange(config, problems, origins);
-  check_feedback(config, problems, origins);
-  check_offload(config, problems, origins);
+  if (config.zero_optimization.zeropp_loco_param.on()) {
+    const DType travel = config.gradient_travel();
+    parallel::check_feedback(config.parallel,
+                             config.optimizer,
+                             travel == DType::U8 ? "" : config::name_of(kGradientTypes, travel),
+                             problems,
+                             origins);
+  }
+  parallel::check_offload(offload_of(config), problems, origins);
   check_device(config, problems, origins);
 }
 
@@ -429,7 +380,7 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
                     "between exchanges, so that there is nothing to shard",
                     config.optimizer.type));
   }
-  for (std::string& note : offload_notes(config))
+  for (std::string& note : parallel::offload_notes(offload_of(config)))
     out.push_back(std::move(note));
   for (std::string& note : optim::optimizer_notes(config.optimizer))
     out.push_back(std::move(note));

@@ -10,16 +10,8 @@
 #include <vector>
 
 #include "tessera/config/fields.h"
-#include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/parallel/options.h"
 #include "tessera/planner/train_config.h"
-
-namespace tessera::parallel {
-struct Layout;
-struct ActivationOffload;
-struct StateOffload;
-struct WeightOffload;
-}  // namespace tessera::parallel
 
 namespace tessera::planner {
 
@@ -43,29 +35,6 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       config::Problems& problems,
                                       const config::Origins& origins);
 
-/// Returns the disk on which masters and states rest, if any; makes the path of the folder
-/// absolute, so that it is found from any folder.
-std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& options);
-/// The same for the working weights.
-std::optional<parallel::WeightOffload> complete_weight_offload(parallel::ZeroOptions& options);
-/// The same for the inputs of recomputed blocks.
-std::optional<parallel::ActivationOffload> complete_activation_offload(
-    parallel::RecomputeOptions& options);
-/// The rules about what rests on a disk.
-void check_offload(const TrainConfig& config,
-                   config::Problems& problems,
-                   const config::Origins& origins);
-/// Refuses offload from a device; `on` says that and where it is not built.
-void check_offload_on_device(const TrainConfig& config,
-                             const std::string& on,
-                             config::Problems& problems,
-                             const config::Origins& origins);
-/// Notes about keys of offload that have no effect.
-std::vector<std::string> offload_notes(const TrainConfig& config);
-
-/// Completes the keys of error feedback and returns it; nothing if none of them is given.
-std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options);
-
 /// Rules between keys as written (with current names), before keys without an effect are removed:
 /// the combinations that DeepSpeed itself refuses.
 void check_written(const json::Value& source, config::Problems& problems);
@@ -82,11 +51,6 @@ void check_config(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
-/// Rules of the section `parallel`.
-void check_layout(const TrainConfig& config,
-                  config::Problems& problems,
-                  const config::Origins& origins);
-
 /// Checks the pipeline against the rest of the configuration: micro-batches and optimizer.
 /// `accumulation`: 0 if it is unknown.
 void check_pipeline(const TrainConfig& config,
@@ -100,17 +64,6 @@ bool knows_size(const models::ModelOptions& options,
                 std::string_view key,
                 const config::Problems& problems);
 
-/// Number of ranks, of `size` ranks in mode 1d, that have the same head of keys and values because
-/// there are more ranks than such heads: 1 if there are enough heads, if they do not divide the
-/// ranks, if some ranks would have no query, or if layers differ.
-std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size);
-/// The grid of `size` ranks in a row that share every layer of a model (mode 1d).
-parallel::TensorOptions::Grid ranks_in_a_row(const nn::Model& model, std::int64_t size);
-
-/// Reports layers of a program's own model that the ranks of `tensor` (mode 1d) cannot share.
-void check_shared_layers(const parallel::TensorOptions& tensor,
-                         const nn::Model& model,
-                         config::Problems& problems);
 /// Reports an optimizer that needs whole gradients, of which ranks that share layers have parts.
 void check_shared_gradients(const optim::OptimizerOptions& optimizer,
                             config::Problems& problems,
@@ -134,14 +87,6 @@ void check_context_parallel(const TrainConfig& config,
                             const CheckedModel& checked,
                             config::Problems& problems,
                             const config::Origins& origins);
-
-/// Sets the number of ranks among which experts are divided (parallel.expert), and checks what the
-/// layout requires of the experts of the model, and of the optimizer.
-void divide_experts(const TrainConfig& config,
-                    const CheckedModel& checked,
-                    parallel::Layout& layout,
-                    config::Problems& problems,
-                    const config::Origins& origins);
 
 /// Notes for the user about keys that have no effect in combination with others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);

@@ -18,94 +18,11 @@
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/tensor_mode.h"
+#include "tessera/parallel/tensor_rules.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {
 namespace {
-
-// Modes other than 1d arrange their ranks in squares.
-void check_grid(const parallel::TensorOptions& tensor,
-                config::Problems& problems,
-                const config::Origins& origins) {
-  if (problems.concern("parallel.tensor.mode")) return;  // its requirements are unknown
-  const parallel::TensorLayout mode = tensor.layout();
-  const auto add = [&](const char* path, std::string what, std::string fix) {
-    problems.add(origins.place(path), path, std::move(what), std::move(fix));
-  };
-  if (tensor.depth.value_or(1) != 1 && mode != parallel::TensorLayout::TwoAndAHalfD) {
-    add("parallel.tensor.depth",
-        fmt::format("mode {} has no depth", tensor.name()),
-        "remove it, or set parallel.tensor.mode to \"2.5d\"");
-  }
-  if (mode == parallel::TensorLayout::OneD || problems.concern("parallel.tensor.size") ||
-      problems.concern("parallel.tensor.depth"))
-    return;
-  const std::int64_t depth =
-      mode == parallel::TensorLayout::TwoAndAHalfD ? tensor.depth.value_or(1) : 1;
-  std::int64_t below = 0, above = 0;
-  for (std::int64_t side = 1; above == 0; ++side) {
-    const std::int64_t size =
-        depth * side * side * (mode == parallel::TensorLayout::ThreeD ? side : 1);
-    if (size == tensor.size) return;
-    (size < tensor.size ? below : above) = size;
-  }
-  add("parallel.tensor.size",
-      fmt::format("{} ranks are not {}",
-                  tensor.size,
-                  mode == parallel::TensorLayout::TwoD ? "a square"
-                  : mode == parallel::TensorLayout::ThreeD
-                      ? "a cube"
-                      : fmt::format("{} squares of one size", depth)),
-      below > 0 ? fmt::format("set it to {} or {}", below, above)
-                : fmt::format("set it to {}", above));
-}
-
-// The sizes of a model that ranks split, by their option keys.
-struct CutAxis {
-  LogicalAxis axis;
-  const char* key;
-  const char* name;
-};
-constexpr std::array kCutAxes = {
-    CutAxis{LogicalAxis::Heads, "num_heads", "heads"},
-    CutAxis{LogicalAxis::KvHeads, "num_kv_heads", "heads of keys and values"},
-    CutAxis{LogicalAxis::GroupedHeads, "num_heads", "heads"},
-    CutAxis{LogicalAxis::Ffn, "ffn_hidden_size", "features of the MLP"},
-    CutAxis{LogicalAxis::Vocab, "vocab_size", "tokens of the vocabulary"},
-    CutAxis{LogicalAxis::Embed, "hidden_size", "channels"},
-    CutAxis{LogicalAxis::None, "max_positions", "positions"}};
-
-mesh::Mesh mesh_of(const parallel::TensorOptions::Grid& grid) {
-  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
-  return mesh::Mesh({.tp_depth = of(grid.depth), .tp_row = of(grid.row), .tp_col = of(grid.col)});
-}
-
-// The number of parts into which a dim is split.
-std::int64_t parts_of(const ParamInfo& info,
-                      std::size_t dim,
-                      nn::TensorMode mode,
-                      const mesh::Mesh& mesh) {
-  std::int64_t parts = 1;
-  for (const mesh::Split& split : nn::spec_of(info, mode).splits) {
-    if (split.dim == static_cast<int>(dim)) parts *= mesh.size(split.axes);
-  }
-  return parts;
-}
-
-// The largest size of the mode, at most that of `tensor`, whose grid has at most `most` parts along
-// the axes that split into `parts`.
-std::int64_t nearest_grid(const parallel::TensorOptions& tensor,
-                          std::int64_t parts,
-                          std::int64_t most) {
-  const parallel::TensorOptions::Grid grid = tensor.grid();
-  if (parallel::mode_of(tensor.layout()) == nn::TensorMode::OneD) return most;
-  std::int64_t side = grid.row;
-  // In 3d, channels are split twice.
-  const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
-  while (side > 1 && parts_at(side) > most)
-    --side;
-  return side * side * (tensor.layout() == parallel::TensorLayout::ThreeD ? side : grid.depth);
-}
 
 // Every rank of a grid must have samples and an equal part of the channels.
 void check_micro_batch(const TrainConfig& config,
@@ -161,55 +78,10 @@ bool knows_size(const models::ModelOptions& options,
 
 namespace {
 
-// Every rank must have an equal number of heads, features, and so on, or at least one of them.
-// `knows`: whether the size with this key is known.
-void check_cuts(const parallel::TensorOptions& tensor,
-                const nn::Model& model,
-                const std::function<bool(const char* key)>& knows,
-                config::Problems& problems,
-                const config::Origins& origins) {
-  constexpr const char* kSize = "parallel.tensor.size";
-  const nn::TensorMode mode = parallel::mode_of(tensor.layout());
-  const mesh::Mesh mesh = mesh_of(tensor.grid());
-  const auto parameters = nn::parameters_of(model);
-  for (const CutAxis& cut : kCutAxes) {
-    if (!knows(cut.key)) continue;
-    std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
-    for (const auto& info : parameters) {
-      if (info->stacked()) continue;  // divide_experts() checks these
-      for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
-        if (info->axes[dim] != cut.axis) continue;
-        const std::int64_t here = parts_of(*info, dim, mode, mesh);
-        if (here == 1) continue;
-        // Channels between layers do not depend on heads.
-        const std::int64_t unit = info->axes[dim] == LogicalAxis::Embed ? 1
-                                  : info->inner_unit > 0                ? info->inner_unit
-                                                                        : info->unit;
-        parts = std::max(parts, here);
-        least = std::min(least, info->shape[dim] / unit);
-      }
-    }
-    if (least >= parts) continue;
-    problems.add(
-        origins.place(kSize),
-        kSize,
-        fmt::format("{} ranks cannot share {} {}: each needs at least one", parts, least, cut.name),
-        fmt::format("set it to at most {}, or raise model.{}",
-                    nearest_grid(tensor, parts, least),
-                    cut.key));
-  }
-}
-
 // True if the number of tokens of a sample is known: given, or the model's number of positions.
 bool knows_length(const TrainConfig& config, const config::Problems& problems) {
   return config.data.sequence_length || (!problems.concern("data.sequence_length") &&
                                          knows_size(config.model, "max_positions", problems));
-}
-
-// True if it is known how layers are split; problems with it were reported.
-bool knows_cut(const parallel::TensorOptions& tensor, const config::Problems& problems) {
-  return tensor.grid().size() == tensor.size && !problems.concern("parallel.tensor.mode") &&
-         !problems.concern("parallel.tensor.size") && !problems.concern("parallel.tensor.depth");
 }
 
 // True if the model pads samples to a number of tokens that ranks can share. The tokens of an image
@@ -218,67 +90,7 @@ bool pads_samples(const models::Resolved& model) {
   return model.trunk.output.modality == models::Modality::Images;
 }
 
-// The first block that may need all tokens of a sample between its layers.
-const nn::BlockSpec* block_of_all_tokens(const nn::Model& model) {
-  const auto found =
-      std::find_if(model.blocks.begin(), model.blocks.end(), [](const nn::BlockSpec& spec) {
-        return !spec.make()->works_by_token();
-      });
-  return found == model.blocks.end() ? nullptr : &*found;
-}
-std::string needs_all_tokens(const nn::BlockSpec& block) {
-  return fmt::format("block {} may need all tokens of a sample between its layers", block.name);
-}
-// The first block that a grid of ranks cannot split.
-const nn::BlockSpec* block_off_grid(const nn::Model& model, std::string& obstacle) {
-  for (const nn::BlockSpec& spec : model.blocks) {
-    obstacle = spec.make()->grid_obstacle();
-    if (!obstacle.empty()) return &spec;
-  }
-  return nullptr;
-}
-
-constexpr const char* kSayByToken =
-    ", or override nn::Block::works_by_token() where each token is worked on by itself";
-
-// The numbers of heads of the layers that have any.
-std::set<std::int64_t> heads_of(const nn::Model& model) {
-  std::set<std::int64_t> out;
-  for (const auto& info : nn::parameters_of(model)) {
-    for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
-      if (info->axes[dim] == LogicalAxis::Heads) out.insert(info->shape[dim] / info->unit);
-    }
-  }
-  return out;
-}
-
 }  // namespace
-
-std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size) {
-  std::set<std::pair<std::int64_t, std::int64_t>> shapes;  // (heads, queries per head)
-  for (const auto& info : nn::parameters_of(model)) {
-    const bool fused = info->shape.size() > 1 && info->axes.front() == LogicalAxis::KvHeads;
-    if (fused) shapes.insert({info->shape[0], info->shape[1] - 2});
-  }
-  if (shapes.size() != 1) return 1;
-  const auto [heads, queries] = *shapes.begin();
-  if (size <= heads || size % heads != 0 || size / heads > queries) return 1;
-  return size / heads;
-}
-
-parallel::TensorOptions::Grid ranks_in_a_row(const nn::Model& model, std::int64_t size) {
-  parallel::TensorOptions tensor;
-  tensor.size = size;
-  tensor.share_head = ranks_that_share_a_head(model, size);
-  return tensor.grid();
-}
-
-void check_shared_layers(const parallel::TensorOptions& tensor,
-                         const nn::Model& model,
-                         config::Problems& problems) {
-  check_cuts(
-      tensor, model, [](const char* /*key*/) { return true; }, problems, config::Origins());
-}
 
 void check_shared_gradients(const optim::OptimizerOptions& optimizer,
                             config::Problems& problems,
@@ -304,7 +116,7 @@ void check_tensor_parallel(const TrainConfig& config,
   };
   const bool on_grid = parallel::mode_of(tensor.layout()) != nn::TensorMode::OneD;
   const bool modelled = !checked.model.model.blocks.empty();
-  const bool known = knows_cut(tensor, problems);
+  const bool known = parallel::knows_cut(tensor, problems);
   if (on_grid && checked.own) {
     add("parallel.tensor.mode",
         fmt::format("mode {} cuts samples and channels between layers, and the program's "
@@ -313,7 +125,7 @@ void check_tensor_parallel(const TrainConfig& config,
         "set it to \"1d\"");
   } else if (std::string obstacle;
              const auto* const block =
-                 on_grid ? block_off_grid(checked.model.model, obstacle) : nullptr) {
+                 on_grid ? parallel::block_off_grid(checked.model.model, obstacle) : nullptr) {
     add("parallel.tensor.mode",
         fmt::format("mode {} does not cut {}, of block {}", tensor.name(), obstacle, block->name),
         "set it to \"1d\"");
@@ -321,18 +133,18 @@ void check_tensor_parallel(const TrainConfig& config,
     const auto knows = [&](const char* key) {
       return checked.own || knows_size(config.model, key, problems);
     };
-    check_cuts(tensor, checked.model.model, knows, problems, origins);
+    parallel::check_cuts(tensor, checked.model.model, knows, problems, origins);
     if (on_grid) check_micro_batch(config, checked, problems, origins);
   }
   if (parallel.sequence && on_grid) {
     add("parallel.sequence",
         fmt::format("mode {} cuts samples and channels between layers, not tokens", tensor.name()),
         "set it to false, or parallel.tensor.mode to \"1d\"");
-  } else if (const auto* const block = block_of_all_tokens(checked.model.model);
+  } else if (const auto* const block = parallel::block_of_all_tokens(checked.model.model);
              parallel.sequence && block != nullptr) {
     add("parallel.sequence",
-        needs_all_tokens(*block),
-        std::string("set it to false") + kSayByToken);
+        parallel::needs_all_tokens(*block),
+        std::string("set it to false") + parallel::kSayByToken);
   } else if (parallel.sequence && known && modelled && !pads_samples(checked.model) &&
              knows_length(config, problems) &&
              // check_context_parallel() reports both.
@@ -347,12 +159,6 @@ void check_tensor_parallel(const TrainConfig& config,
   check_shared_gradients(config.optimizer, problems, origins);
 }
 
-void check_layout(const TrainConfig& config,
-                  config::Problems& problems,
-                  const config::Origins& origins) {
-  check_grid(config.parallel.tensor, problems, origins);
-}
-
 namespace {
 
 void check_length(const TrainConfig& config,
@@ -361,7 +167,7 @@ void check_length(const TrainConfig& config,
                   const config::Origins& origins) {
   // Settings that were already reported have no requirements.
   parallel::ParallelOptions parallel = config.parallel;
-  parallel.sequence = parallel.sequence && knows_cut(parallel.tensor, problems) &&
+  parallel.sequence = parallel.sequence && parallel::knows_cut(parallel.tensor, problems) &&
                       parallel::mode_of(parallel.tensor.layout()) == nn::TensorMode::OneD;
   const parallel::ContextOptions& context = parallel.context;
   const bool mode = !problems.concern("parallel.context.mode");
@@ -398,12 +204,13 @@ void check_heads(const TrainConfig& config,
   // One side of a grid splits the heads, the others split samples.
   const parallel::TensorOptions& tensor = parallel.tensor;
   const bool in_a_row = parallel::mode_of(tensor.layout()) == nn::TensorMode::OneD;
-  const std::int64_t parts = !knows_cut(tensor, problems) ? 1
-                             : in_a_row                   ? tensor.size
-                                                          : tensor.grid().col;
+  const std::int64_t parts = !parallel::knows_cut(tensor, problems) ? 1
+                             : in_a_row                             ? tensor.size
+                                                                    : tensor.grid().col;
   const std::int64_t shares = parts * parallel.context.size;
-  const std::set<std::int64_t> heads =
-      checked.own ? heads_of(checked.model.model) : std::set<std::int64_t>{checked.model.num_heads};
+  const std::set<std::int64_t> heads = checked.own
+                                           ? parallel::heads_of(checked.model.model)
+                                           : std::set<std::int64_t>{checked.model.num_heads};
   const auto uneven = std::find_if(
       heads.begin(), heads.end(), [&](std::int64_t count) { return count % shares != 0; });
   if (uneven == heads.end()) return;
@@ -434,10 +241,10 @@ void check_context_parallel(const TrainConfig& config,
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (const auto* const block = block_of_all_tokens(checked.model.model)) {
+  if (const auto* const block = parallel::block_of_all_tokens(checked.model.model)) {
     add("parallel.context.size",
-        needs_all_tokens(*block),
-        std::string("set it to 1") + kSayByToken);
+        parallel::needs_all_tokens(*block),
+        std::string("set it to 1") + parallel::kSayByToken);
   } else if (!checked.model.model.blocks.empty()) {
     if (!pads_samples(checked.model) && knows_length(config, problems))
       check_length(config, checked, problems, origins);

@@ -105,7 +105,11 @@ std::vector<BlockElements> elements_of(const planner::Plan& plan) {
       block.all += numel;
       const bool frozen = !declared->trainable || (rules.frozen && rules.frozen(declared->name));
       if (!frozen) block.trained += numel;
-      if (shards && numel >= layout.persistence_threshold) block.sharded += numel;
+      const bool sharded = shards && numel >= layout.persistence_threshold;
+      if (sharded) block.sharded += numel;
+      if (!declared->stacked()) continue;
+      if (!frozen) block.expert_trained += numel;
+      if (sharded) block.expert_sharded += numel;
     }
   }
   return out;
@@ -143,6 +147,11 @@ class Prediction {
         model_ranks_(static_cast<int>(layout_.grid.size()) * layout_.context) {
     data_ = place_of(layout_.data_ranks, model_ranks_, machine.rates.host_ranks);
     shards_ = place_of(layout_.shard_ranks, model_ranks_, machine.rates.host_ranks);
+    // Ranks with the same experts are as far apart as there are ranks that share a layer's.
+    const int apart = model_ranks_ * layout_.expert_ranks, same = layout_.expert_ranks;
+    expert_data_ = place_of(layout_.data_ranks / same, apart, machine.rates.host_ranks);
+    expert_shards_ =
+        place_of(std::max(1, layout_.shard_ranks / same), apart, machine.rates.host_ranks);
   }
 
   StepTime run(bool tells_messages) {
@@ -223,42 +232,60 @@ class Prediction {
   // The transfers of a block's weights and gradients.
   void add_transfers(std::size_t b, BlockTimes& block) {
     const BlockElements& numel = (*elements_)[b];
+    add_transfers(b,
+                  numel.trained - numel.expert_trained,
+                  numel.sharded - numel.expert_sharded,
+                  data_,
+                  shards_,
+                  block);
+    if (numel.expert_trained + numel.expert_sharded > 0)
+      add_transfers(
+          b, numel.expert_trained, numel.expert_sharded, expert_data_, expert_shards_, block);
+    if (on_disk(b, numel.sharded) > 0)
+      block.gather += disk().first.seconds(on_disk(b, numel.sharded));
+  }
+
+  // Those of `trained` elements that the ranks at `data` reduce, and of `sharded` ones.
+  void add_transfers(std::size_t b,
+                     std::int64_t trained,
+                     std::int64_t sharded,
+                     const comm::GroupPlace& data,
+                     const comm::GroupPlace& shards,
+                     BlockTimes& block) {
     const parallel::ReductionOptions reduction = layout_.reduction_options();
     const DType sent = reduction.narrow() ? reduction.comm_dtype : reduction.accumulate;
-    const double gradients = bytes_of(reduction.sent(numel.trained), sent);
+    const double gradients = bytes_of(reduction.sent(trained), sent);
     // Own transports exchange rounded values, which the receiver adds; rings add on the way.
     const bool exchange = machine_.collectives == Collectives::Own && reduction.narrow();
     const Transfer reduce =
         transfer(exchange ? comm::Kind::AllToAll : comm::Kind::ReduceScatter,
                  gradients,
                  sent,
-                 data_,
+                 data,
                  machine_,
                  layout_.reduction == parallel::Reduction::Once ? comm::Write::Store
                                                                 : comm::Write::Accumulate);
-    block.reduce = reduce.seconds;
+    block.reduce += reduce.seconds;
     gradients_ += reduce * (reduction.locally() ? 1.0 : micros_);
-    const std::int64_t whole = numel.trained - std::min(numel.trained, numel.sharded);
+    const std::int64_t whole = trained - std::min(trained, sharded);
     const double width = layout_.trained_gather == parallel::GatherForm::Int8
                              ? 1.0
                              : static_cast<double>(size_of(layout_.working));
     const Transfer gather = transfer(comm::Kind::AllGather,
-                                     width * static_cast<double>(numel.sharded),
+                                     width * static_cast<double>(sharded),
                                      layout_.working,
-                                     shards_,
+                                     shards,
                                      machine_);
-    block.gather = gather.seconds;
-    if (on_disk(b, numel.sharded) > 0)
-      block.gather += disk().first.seconds(on_disk(b, numel.sharded));
-    if (numel.sharded > 0)
+    block.gather += gather.seconds;
+    if (sharded > 0)
       weights_ += gather * parallel::gathers_of(/*sharded=*/true,
                                                 static_cast<int>(b),
                                                 static_cast<int>(work_->size()),
                                                 micros_);
     const DType kept = layout_.zero_stage == 0 ? layout_.sums : layout_.working;
     const Transfer updated =
-        transfer(comm::Kind::AllGather, bytes_of(whole, kept), kept, data_, machine_);
-    block.gather_updated = updated.seconds;
+        transfer(comm::Kind::AllGather, bytes_of(whole, kept), kept, data, machine_);
+    block.gather_updated += updated.seconds;
     weights_ += updated;
   }
 
@@ -287,17 +314,19 @@ class Prediction {
   }
 
   double update_of(int stage) {
-    double numel = 0, weights = 0;  // weights: bytes that rest on a disk
+    double numel = 0, experts = 0, weights = 0;  // weights: bytes that rest on a disk
     for (int chunk = 0; chunk < layout_.stages.chunks; ++chunk) {
       const auto [first, last] =
           layout_.stages.blocks(stage, chunk, static_cast<int>(elements_->size()));
       for (int b = first; b < last; ++b) {
         const BlockElements& block = (*elements_)[static_cast<std::size_t>(b)];
         numel += static_cast<double>(block.trained);
+        experts += static_cast<double>(block.expert_trained);
         weights += on_disk(static_cast<std::size_t>(b), std::min(block.sharded, block.trained));
       }
     }
-    if (layout_.zero_stage > 0) numel /= layout_.data_ranks;
+    if (layout_.zero_stage > 0)
+      numel = (numel - experts + experts * layout_.expert_ranks) / layout_.data_ranks;
     Machine memory = machine_.rates;
     memory.memory.bytes_per_s *= machine_.memory_efficiency.at(4 * numel);
     const double computed = parallel::update_seconds(
@@ -392,7 +421,7 @@ class Prediction {
   WorkCache::Work work_;
   WorkCache::Elements elements_;
   int states_, micros_, model_ranks_;
-  comm::GroupPlace data_, shards_;
+  comm::GroupPlace data_, shards_, expert_data_, expert_shards_;
   std::vector<std::map<ActionKind, PassTime>> passes_;
   Transfer weights_, gradients_, message_;
   double disk_ = 0;

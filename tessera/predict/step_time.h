@@ -59,6 +59,8 @@ struct StepTime {
 struct BlockElements {
   std::int64_t sharded = 0;  ///< gathered before each use in ZeRO stage 3
   std::int64_t trained = 0, all = 0;
+  /// Those of experts among them, which the ranks with the same experts reduce, shard and update.
+  std::int64_t expert_sharded = 0, expert_trained = 0;
 };
 
 /// The work and the parameters of blocks for the layouts of one model that were asked so far, so

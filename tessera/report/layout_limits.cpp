@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/models/objective.h"
 #include "tessera/nn/block.h"
+#include "tessera/parallel/tensor_rules.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 
@@ -56,7 +57,7 @@ std::string reason_in(planner::TrainConfig& config,
   parallel.context.size = tried.context;
   parallel.context.mode = tried.context_mode;
   if (tried.mode == parallel::TensorLayout::OneD)
-    parallel.tensor.share_head = planner::ranks_that_share_a_head(model.model, tried.tensor);
+    parallel.tensor.share_head = parallel::ranks_that_share_a_head(model.model, tried.tensor);
   const planner::CheckedModel checked = {
       .model = model, .own = false, .sequence_length = kTokens, .micro_batch = kSamples};
   config::Problems problems;

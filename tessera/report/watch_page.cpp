@@ -312,7 +312,7 @@ function meshOf(run) {
   out.append(tableOf(['rank', 'host', 'stage', 'dp', 'cp', 'tp', 'step, ms', 'collectives', 'of these, other stages'], rows), ...leftOut(run));
   return out;
 }
-// A row for each layer and a cell for each expert; the numbers of a layer stand beside it.
+// A row for each layer and a cell for each expert; the numbers of a layer stand next to it.
 function expertsOf(run) {
   const known = run.experts, out = element('div');
   out.append(element('h3', `${run.name}, steps ${shown(known.step - known.steps + 1)} to ${shown(known.step)}: darker means more tokens, red more than twice the mean`));

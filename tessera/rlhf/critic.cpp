@@ -18,11 +18,11 @@
 #include "tessera/models/objective.h"
 #include "tessera/nn/block.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/tensor_rules.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/validate.h"
 #include "tessera/planner/values.h"
 #include "tessera/rlhf/layouts.h"
 #include "tessera/text/tokenizer.h"
@@ -175,7 +175,7 @@ planner::PlanWithData critic_plan(const planner::PlanWithData& policy,
   parallel::Layout layout = layout_of_trained(
       options.models.critic, ranks, policy.layout(), policy.recipe().global_batch);
   planner::ModelPlan model = critic_model(policy, options);
-  if (ranks) layout.grid = planner::ranks_in_a_row(model.resolved.model, ranks->tensor);
+  if (ranks) layout.grid = parallel::ranks_in_a_row(model.resolved.model, ranks->tensor);
   add_adapter(options.models.critic.adapter,
               static_cast<std::uint64_t>(policy.recipe().seed),
               model,

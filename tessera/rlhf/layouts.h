@@ -55,7 +55,7 @@ std::string text_of_trained(const planner::Plan& plan,
                             const planner::Plan& policy);
 /// Returns the layout of a trained model of a training with this global batch: that of the policy
 /// with the changes of `model`, on `ranks` if it has ranks of its own, whose grid follows from the
-/// model (planner::ranks_in_a_row()).
+/// model (parallel::ranks_in_a_row()).
 parallel::Layout layout_of_trained(const tasks::RlModel& model,
                                    const std::optional<ModelRanks>& ranks,
                                    parallel::Layout policy,

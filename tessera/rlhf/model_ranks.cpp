@@ -5,14 +5,14 @@
 #include <cstdint>
 
 #include "tessera/engine/shared_values.h"
-#include "tessera/planner/validate.h"
+#include "tessera/parallel/tensor_rules.h"
 
 namespace tessera::rlhf {
 
 mesh::Mesh mesh_of(const ModelRanks& ranks, const models::Resolved& model) {
   parallel::TensorOptions tensor;
   tensor.size = ranks.tensor;
-  tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
+  tensor.share_head = parallel::ranks_that_share_a_head(model.model, tensor.size);
   const parallel::TensorOptions::Grid grid = tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   return mesh::Mesh({.dp_shard = ranks.count / ranks.tensor,

@@ -16,6 +16,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/tensor_rules.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
@@ -61,9 +62,9 @@ void require_share(const planner::Plan& plan,
   parallel::TensorOptions tensor;
   tensor.size = ranks ? ranks->tensor : of_policy.size();
   if (tensor.size == 1) return;
-  tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
+  tensor.share_head = parallel::ranks_that_share_a_head(model.model, tensor.size);
   config::Problems problems;
-  planner::check_shared_layers(tensor, model.model, problems);
+  parallel::check_shared_layers(tensor, model.model, problems);
   planner::check_shared_gradients(optimizer, problems, {});
   TESSERA_REQUIRE(problems.empty() || !ranks,
                   Config,

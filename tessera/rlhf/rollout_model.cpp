@@ -9,9 +9,9 @@
 #include "tessera/nn/block.h"
 #include "tessera/parallel/assembled.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/tensor_rules.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
-#include "tessera/planner/validate.h"
 #include "tessera/planner/values.h"
 #include "tessera/rlhf/model_ranks.h"
 #include "tessera/tasks/rl/rl.h"
@@ -29,7 +29,7 @@ parallel::Layout layout_of_writers(const planner::Plan& plan, int ranks) {
   parallel::Layout out = plan.layout();
   const int tensor = rollout_tensor(plan);
   out.data_ranks = out.shard_ranks = ranks / tensor;
-  out.grid = planner::ranks_in_a_row(plan.model().resolved.model, tensor);
+  out.grid = parallel::ranks_in_a_row(plan.model().resolved.model, tensor);
   out.zero_stage = 0;
   return out;
 }

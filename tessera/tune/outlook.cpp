@@ -300,6 +300,14 @@ json::Value outlook_json(const Outlook& outlook,
   out["hosts"] = json::Value::integer(hosts_of(plan.ranks(), machine));
   out["layout"] = to_json(choice_of(plan));
   out["memory_bytes"] = json::Value::integer(outlook.memory.total());
+  for (const auto& [name, bytes] : {std::pair("parameters", outlook.memory.parameters),
+                                    std::pair("gradients", outlook.memory.gradients),
+                                    std::pair("optimizer", outlook.memory.optimizer),
+                                    std::pair("activations", outlook.memory.activations),
+                                    std::pair("other", outlook.memory.other),
+                                    std::pair("copies", outlook.memory.copies),
+                                    std::pair("shared", -outlook.memory.shared)})
+    out["memory_parts_bytes"][name] = json::Value::integer(bytes);
   out["fits"] = json::Value::boolean(outlook.fits);
   out["step_s"] = number(time.seconds);
   out["step_low_s"] = number(time.low);

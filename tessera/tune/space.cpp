@@ -293,6 +293,12 @@ Space::Space(const json::Value& source,
       "the layouts of an elastic training are not searched: elasticity chooses its batch",
       "set elasticity.enabled to false for the search");
   experts_ = experts_of(base_);
+  const parallel::Layout& layout = base_.layout();
+  TESSERA_REQUIRE(!layout.experts_over_context && !layout.experts_over_tensor,
+                  Unsupported,
+                  "the layouts of experts that ranks of parallel.context or parallel.tensor divide "
+                  "are not searched",
+                  "set parallel.expert to a number that divides the data-parallel ranks");
   find_offload(ranks);
 }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: hosts slow multiprocess
 # timeout: 300
-# Two hosts with a bad network between them: frames that come late or never change no bit, a slow link is told, and so is a
+# Two hosts with a bad network between them: frames that come late or never change no bit, a slow link is reported, and so is a
 # connection that was reset. The hosts are network namespaces, and a proxy forwards the frames.   usage: bad_link_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
@@ -60,7 +60,7 @@ slow() {
   expect "it begins" until_true reached 1
   sleep 5 # a period of the speed that it has
   link rate 10
-  expect "the link is told" until_true grep -qE \
+  expect "the link is reported" until_true grep -qE \
     'slow link: what rank [01] of host [01] sends to rank [01] of host [01] arrives with .*/s, and before .*/s' "$box/run.err"
   link rate 0
   kill -TERM "$job"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: hosts slow multiprocess
 # timeout: 600
-# Several hosts: the same bits as one, and an end that is told. The hosts are addresses of this machine, "hosts" behind a
+# Several hosts: the same bits as one, and an end that is reported. The hosts are addresses of this machine, "hosts" behind a
 # stand-in for ssh, and, where it may make them, network namespaces.   usage: hosts_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
@@ -156,7 +156,7 @@ rank_of_the_other_host_dies() {
   expect "and has a line for each rank" test "$(grep -cE '^rank [0-3] of host 127.0.0.[12]: step [0-9]+, its operation' "$box/doctor")" = 4
   expect "no process is left" until_true none_left
 }
-claim "the death of a rank on another host ends the job and is told" rank_of_the_other_host_dies
+claim "the death of a rank on another host ends the job and is reported" rank_of_the_other_host_dies
 
 agent_dies() {
   configure 100000 0
@@ -323,7 +323,7 @@ STRANGER
 has_steps() { [[ $(wc -l <"$box/run/metrics.jsonl") -gt $1 ]]; }
 claim "strangers at the ports of a job do not change its numbers" a_stranger_at_the_ports
 
-mistakes_are_told() {
+mistakes_are_reported() {
   configure
   printf '127.0.0.1 slots=1\nno-such-host.invalid slots=1\n' >"$box/hosts"
   train bad -H "$box/hosts"
@@ -335,14 +335,14 @@ mistakes_are_told() {
   train alike -H "$box/hosts" --set "data.train=$box/none.txt"
   code=$?
   expect "data that is missing on all hosts: exit code 3, not $code" test "$code" = 3
-  expect "is told once" test "$(grep -c 'error: ' "$box/alike.err")" = 1
+  expect "is reported once" test "$(grep -c 'error: ' "$box/alike.err")" = 1
   expect "with both hosts" says "hosts 127.0.0.1, 127.0.0.2: " "$box/alike.err"
   expect "and a fix in the last line" grep -q '^ *fix: ' <(tail -1 "$box/alike.err")
   expect "a launcher that is not installed is named" test "$(PATH=/nowhere "$tessera" train "$box/tiny.json" \
     --set "run.dir=$box/none" -H "$box/hosts" --launcher slurm --master_addr 127.0.0.1 2>&1 | grep -c 'cannot run srun')" = 1
   expect "an agent without a job says so" test "$("$tessera" agent </dev/null 2>&1 | grep -c 'standard input')" = 1
 }
-claim "mistakes are told" mistakes_are_told
+claim "mistakes are reported" mistakes_are_reported
 
 other_text_of_the_same_size() {
   configure
@@ -359,7 +359,7 @@ other_text_of_the_same_size() {
   expect "the first host refuses: exit code 2, not $code" test "$code" = 2
   expect "it names what differs, and where" says "data.train differs: text.txt has other contents on host node-1 than on host node-0" "$box/a.err"
   expect "so does the second one" says "data.train differs" "$box/b.err"
-  expect "it is told once" test "$(grep -c 'data.train differs' "$box/a.err")" = 1
+  expect "it is reported once" test "$(grep -c 'data.train differs' "$box/a.err")" = 1
 }
 claim "hosts with another text of the same size are refused" other_text_of_the_same_size
 
@@ -391,7 +391,7 @@ in_namespaces() {
   expect "no process is left" until_true none_left
 }
 if namespaces_allowed; then
-  claim "two network namespaces train, and a cut between them is told" in_namespaces
+  claim "two network namespaces train, and a cut between them is reported" in_namespaces
 else
   echo "skipped  network namespaces may not be made here"
 fi

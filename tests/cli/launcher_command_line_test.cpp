@@ -49,7 +49,7 @@ class LauncherCommandLine : public testing::Test {
   files::TempDir folder_;
 };
 
-// Whatever prevents a start is told by --dry-run, with the same words as by the start.
+// Whatever prevents a start is reported by --dry-run, with the same words as by the start.
 TEST_F(LauncherCommandLine, ADryRunRefusesHostsThatCannotBeStarted) {
   files::write_atomic(folder_.path() / "hosts", "node-0 slots=1\nnode-1 slots=1\n");
   for (const auto& [flags, why] :

@@ -68,7 +68,7 @@ ends_well() {
   expect "the job finishes" finishes
   expect "an undisturbed run finishes" undisturbed
   expect "the bits are the same" same
-  expect "every step is told once" every_step_once
+  expect "every step is reported once" every_step_once
   expect "no process is left" until_true none_left
   expect "no shared memory is left" until_true no_memory_left
 }
@@ -129,12 +129,12 @@ the_job_is_killed() {
   expect "no shared memory is left" until_true no_memory_left
 }
 
-mistakes_are_told() {
+mistakes_are_reported() {
   configure 100 node-a node-b
   "$tessera" train "$box/tiny.json" --set "run={}" --set "run.dir=$box/run" >/dev/null 2>"$box/err"
   code=$?
   expect "exit code 2, not $code" test "$code" = 2
-  expect "the way on is told" says "set run.min_hosts or run.restarts" "$box/err"
+  expect "the way on is reported" says "set run.min_hosts or run.restarts" "$box/err"
   "$tessera" train "$box/tiny.json" --set trainer.max_steps=3 --set "run.dir=$box/run" >/dev/null 2>"$box/err"
   expect "one host has no neighbour" says "checkpoint.peer_copies has no effect" "$box/err"
 }
@@ -146,5 +146,5 @@ claim "a job goes on from memory after one loss and another" two_losses
 claim "so it does after the death of a rank" a_rank_dies
 claim "a job that lost two neighbours goes on from the newest checkpoint" neighbours_are_lost
 claim "copies end with their job" the_job_is_killed
-claim "mistakes are told" mistakes_are_told
+claim "mistakes are reported" mistakes_are_reported
 claims_done

@@ -114,7 +114,7 @@ a_schedule_restarts_once() {
   train --set trainer.max_steps=24 --set scheduler.on_resume=restart
   expect "exit code 0, not $code" test "$code" = 0
   expect "no warning" test "$(grep -c rises "$box/err")" = 0
-  expect "what happens is told" says "was restarted after update 9 and has 15 steps" "$box/out"
+  expect "what happens is reported" says "was restarted after update 9 and has 15 steps" "$box/out"
   expect "the first rate again, not $(rate_of_step 10)" test "$(rate_of_step 10)" = '"lr":0.001'
   before=$(rate_of_step 20)
   rm -r "$box"/run/checkpoints/step-000000{18,21,24}

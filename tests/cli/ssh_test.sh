@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: hosts slow multiprocess
 # Two "hosts" behind a real sshd of this machine, on loopback and, where namespaces may be made, with networks of their own: the
-# bits are those of one host, and what ssh refuses is told.   usage: ssh_test.sh PROGRAM
+# bits are those of one host, and what ssh refuses is reported.   usage: ssh_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../support/namespaces.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../support/sshd.sh"
@@ -54,7 +54,7 @@ over_ssh() {
   train bad "${flags[@]}"
   code=$?
   expect "without a key the exit code is that of the environment, not $code" test "$code" = 8
-  expect "the host and what to type are told" says "ssh cannot reach" "$box/bad.err"
+  expect "the host and what to type are named" says "ssh cannot reach" "$box/bad.err"
 }
 num_copy_servers() {
   local pid count=0

@@ -40,12 +40,12 @@ finishes() {
   local code=$?
   ((code == 0)) || { printf 'exit code %s\n' "$code"; cat "$box/run.err"; return 1; }
 }
-# Each step of the run is told once.
+# Each step of the run is reported once.
 every_step_once() { [[ $(grep -o '"step":[0-9]*' "$box/run/metrics.jsonl" | sort | uniq -d | wc -l) == 0 ]]; }
 
-# hangs RANK SINCE: the rank is told within ten seconds of SINCE, with the ranks that wait for it.
+# hangs RANK SINCE: the rank is reported within ten seconds of SINCE, with the ranks that wait for it.
 hangs() {
-  expect "rank $1 is told" until_true grep -q "rank $1 hangs: it has made no progress for 8 s, at step" "$box/run.err"
+  expect "rank $1 is reported" until_true grep -q "rank $1 hangs: it has made no progress for 8 s, at step" "$box/run.err"
   local took=$((($(date +%s%N) - $2) / 1000000))
   expect "within 10 s, not $took ms" test "$took" -lt 10000
   expect "with the ranks that wait for it" grep -qE "(rank|ranks) [0-2].* for it; a signal has stopped its process .kill -CONT" "$box/run.err"
@@ -65,7 +65,7 @@ ranks_start_again() {
   expect "it had started again twice" says "restart 2 of 2" "$box/run.err"
   expect "an undisturbed run finishes" undisturbed
   expect "the bits are the same" same
-  expect "every step is told once" every_step_once
+  expect "every step is reported once" every_step_once
   expect "no process is left" until_true none_left
 }
 
@@ -114,7 +114,7 @@ host_is_lost() {
   expect "a stop saves: exit code 75, not $code" test "$code" = 75
   expect "an undisturbed run finishes" undisturbed --set "trainer.max_steps=$(newest)"
   expect "the bits are the same" same
-  expect "every step is told once" every_step_once
+  expect "every step is reported once" every_step_once
   expect "no process is left" until_true none_left
 }
 
@@ -168,25 +168,25 @@ a_stopped_rank_is_told() {
   expect "the doctor names it" says "rank 1" "$box/doctor"
 }
 
-a_slow_rank_is_told() {
+a_slow_rank_is_reported() {
   configure 100000 0
   start -n 2
   after_step 20
   slow=$(pgrep -P "$job" | tail -1)
   # The process is stopped for half of the time.
   while kill -STOP "$slow" 2>/dev/null && sleep 0.03 && kill -CONT "$slow" 2>/dev/null; do sleep 0.03; done &
-  expect "the rank is told" until_true grep -qE "rank 1: [0-9.]+x slower.* than ranks with the same work" "$box/run.err"
+  expect "the rank is reported" until_true grep -qE "rank 1: [0-9.]+x slower.* than ranks with the same work" "$box/run.err"
   kill -9 "$job"
   wait
 }
 
-mistakes_are_told() {
+mistakes_are_reported() {
   configure
   printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"
   "$tessera" train "$box/tiny.json" -H "$box/hosts" --set run.min_hosts=3 >/dev/null 2>"$box/err"
   code=$?
   expect "exit code 2, not $code" test "$code" = 2
-  expect "both numbers are told" says "run.min_hosts is 3, and there are 2 hosts" "$box/err"
+  expect "both numbers are reported" says "run.min_hosts is 3, and there are 2 hosts" "$box/err"
 }
 if [[ ${2:-} == whole ]]; then
   claim "a job goes on without a host that has not rank 0 and takes it back, with the same bits" host_is_lost b 2
@@ -199,6 +199,6 @@ claim "a job starts again as often as run.restarts says" restarts_are_counted
 claim "a job goes on without a lost host, that of rank 0, and takes it back, with the same bits" host_is_lost a 1
 claim "a job that needs all hosts waits for the one that was lost" too_few_are_left
 claim "a host that comes back joins elasticity.min_time after the last start at the earliest" a_host_waits_its_time
-claim "a slow rank is told" a_slow_rank_is_told
-claim "mistakes are told" mistakes_are_told
+claim "a slow rank is reported" a_slow_rank_is_reported
+claim "mistakes are reported" mistakes_are_reported
 claims_done

@@ -72,6 +72,10 @@ TEST_F(MachineCommands, PlanAddsUpInJson) {
     sum += seconds.as_double();
   const double step = out.find("step_s")->as_double();
   EXPECT_NEAR(sum / step, 1, 1e-9);
+  std::int64_t bytes = 0;
+  for (const auto& [name, part] : out.find("memory_parts_bytes")->members())
+    bytes += part.as_integer().value();
+  EXPECT_EQ(bytes, out.find("memory_bytes")->as_integer());
   EXPECT_NEAR(out.find("tokens_per_s")->as_double() * step, 64 * 512, 1e-3);
   EXPECT_TRUE(out.find("fits")->as_bool());
 }
@@ -136,6 +140,20 @@ TEST_F(MachineCommands, TuneWithADeviceOnlyPredicts) {
                     HasSubstr("the best one differs from the configuration by")));
 }
 
+TEST_F(MachineCommands, TuneForAnotherCpuOnlyPredicts) {
+  files::write_atomic(folder_.path() / "cpu-other.json", R"({
+    "title": "another CPU", "memory_bytes": 6.4e10, "cores": 64, "collectives": "own",
+    "flops_per_s": {"bf16": 4e12, "fp32": 2e12}, "efficiency": {"large_product": 0.5},
+    "memory": {"bytes_per_s": 2e11}, "in_host": {"bytes_per_s": 1e10}})");
+  ::setenv("TESSERA_MACHINES", folder_.path().c_str(), 1);
+  const Outcome o = run({"tune", "-n", "4", "--device", "cpu-other", "--fix", "parallel"});
+  ::unsetenv("TESSERA_MACHINES");
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out, AllOf(HasSubstr("on another CPU"), HasSubstr("not tried")));
+  EXPECT_THAT(o.out, Not(HasSubstr("kept in"))) << "nothing is measured";
+}
+
 TEST_F(MachineCommands, TuneReportsMistakesBeforeAnythingStarts) {
   for (const auto& [words, what] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--budget", "soon"}, "--budget soon"},
@@ -188,6 +206,42 @@ TEST(Autotuning, RefusesWrongValuesWithTheirPlace) {
       EXPECT_THAT(error.what(), HasSubstr("ds.json:1:")) << text;
     }
   }
+}
+
+TEST(Autotuning, ReadsWhatIsStatedOfTheModel) {
+  const AutotuningBlock given = read_autotuning(block(
+      R"("model_info": {"profile": true, "num_params": 1500000000, "hidden_size": null, "num_layers": 48},
+         "metric_path": "out/metrics.json", "model_info_path": "out/info.json")"));
+  EXPECT_EQ(given.model_info,
+            (std::map<std::string, std::int64_t>{{"num_layers", 48}, {"num_params", 1500000000}}));
+  EXPECT_EQ(given.metric_path, "out/metrics.json");
+  EXPECT_EQ(given.model_info_path, "out/info.json");
+  for (const char* text : {R"("model_info": 3)",
+                           R"("model_info": {"num_layers": 0})",
+                           R"("model_info": {"activation_mem_per_gpu": 100})",
+                           R"("metric_path": "/")"})
+    EXPECT_THROW((void)read_autotuning(block(text)), Error) << text;
+}
+
+TEST(Autotuning, GivesTheValuesOfATrialToTheFlagsOfTheirKeys) {
+  const json::Value config = json::parse(
+      R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+          "zero_optimization": {"stage": 3}, "fp16": {"enabled": true}})",
+      "ds.json");
+
+  EXPECT_EQ(mapped_flags({{"train_micro_batch_size_per_gpu", "--per_device_train_batch_size"},
+                          {"gradient_accumulation_steps", "--gradient-accumulation-steps"}},
+                         config),
+            (std::vector<std::string>{
+                "--gradient-accumulation-steps", "2", "--per_device_train_batch_size", "4"}));
+  EXPECT_THROW((void)mapped_flags(
+                   {{"train_micro_batch_size_per_gpu", "--gradient_accumulation_steps"}}, config),
+               Error)
+      << "the flag sets another key";
+  EXPECT_THROW((void)mapped_flags({{"train_batch_size", "--train_batch_size"}}, config), Error)
+      << "the configuration has no such key";
+  EXPECT_THROW((void)mapped_flags({{"fp16.enabled", "--fp16"}}, config), Error)
+      << "a flag without a value";
 }
 
 TEST(Autotuning, TakesItsFlagFromAnyPlace) {

@@ -65,11 +65,13 @@ ctrl_c_keeps_what_is_known() {
   expect "the same command goes on" says "goes on after $known trials" out
 }
 
-told_before_anything_starts() {
+reported_before_anything_starts() {
   configure
   cd "$box" || return
   sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "arg_mappings": {"train_batch_size": "--no-such-flag"}}/' tiny.json >mapped.json
   sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "start_profile_step": 5, "end_profile_step": 3}/' tiny.json >steps.json
+  sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "arg_mappings": {"train_micro_batch_size_per_gpu": "--gradient_accumulation_steps"}}/' tiny.json >other.json
+  sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "model_info": {"num_layers": 12}}/' tiny.json >model.json
   echo '{"title": "no rates", "memory_bytes": 1e9, "memory": {"bytes_per_s": 1e10}, "in_host": {"bytes_per_s": 1e9}}' >bad.json
   local what args text
   while IFS='|' read -r what args text; do
@@ -78,7 +80,7 @@ told_before_anything_starts() {
     timeout 60 "$tessera" $args >out 2>err
     local code=$?
     expect "$what: exit code 2, not $code: $(cat err)" test "$code" = 2
-    expect "$what is told: $(cat err)" says "$text" err
+    expect "$what is reported: $(cat err)" says "$text" err
     expect "$what: nothing is started" test ! -e runs -a ! -e autotuning_exps
   done <<'TABLE'
 a budget that is too small|tune tiny.json -n 1 --budget 1s|too small for one trial
@@ -91,8 +93,21 @@ a machine that nobody knows|plan tiny.json -n 2 --device h1000|h100
 no trials|tune tiny.json -n 1 --trials 0|expected 1 to
 another word than tune or run|train tiny.json -n 1 --autotuning try|expected tune or run
 a mapping to an unknown flag|train mapped.json -n 1 --autotuning tune|no flag
+a mapping to the flag of another key|train other.json -n 1 --autotuning tune|sets another key
+a statement about another model|train model.json -n 1 --autotuning tune --dry-run|num_layers is 12, and the model has 2
 steps that end before they begin|train steps.json -n 1 --autotuning tune|end_profile_step
 TABLE
+}
+
+hosts_with_slots() {
+  configure
+  cd "$box" || return
+  printf 'localhost slots=2\nother-host slots=1\n' >hosts
+  timeout 60 "$tessera" tune tiny.json --hostfile hosts --dry-run --json >out 2>err
+  local code=$?
+  expect "exit code 0, not $code: $(cat err)" test "$code" = 0
+  expect "the ranks of the host with the fewest slots: $(grep '"ranks"' out | sort | uniq -c)" \
+    test "$(grep '"ranks"' out | sort -u | tr -d ' ,')" = '"ranks":1'
 }
 
 a_failing_trial_is_a_line() {
@@ -108,7 +123,7 @@ a_failing_trial_is_a_line() {
 deepspeeds_tuner() {
   configure
   cd "$box" || return
-  sed -i 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "tuner_num_trials": 2, "start_profile_step": 2, "end_profile_step": 3}/' tiny.json
+  sed -i 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "tuner_num_trials": 2, "start_profile_step": 2, "end_profile_step": 3, "metric_path": "best\/metrics.json", "arg_mappings": {"train_micro_batch_size_per_gpu": "--per_device_train_batch_size"}}/' tiny.json
   timeout 250 "$tessera" train tiny.json -n 1 --autotuning run >out 2>err
   local code=$?
   expect "exit code 0, not $code: $(cat err)" test "$code" = 0
@@ -117,12 +132,16 @@ deepspeeds_tuner() {
   done
   expect "experiments" test "$(ls autotuning_exps/*/exp.json | wc -l)" = 2
   expect "their metrics" grep -q throughput autotuning_exps/*/metrics.json
+  expect "the metrics of the winner" grep -q throughput best/metrics.json
+  expect "the mapped flag in a trial" grep -q -- '--per_device_train_batch_size [0-9]' autotuning_exps/*/cmd.txt
+  expect "the mapped flag in the best command" grep -q -- '--per_device_train_batch_size [0-9]' autotuning_results/cmd_optimal.txt
   expect "the training with the winner" grep -q '"step":12' run/metrics.jsonl
 }
 
 claim "a search finds, keeps what it found, and goes on" a_search_finds_keeps_and_goes_on
 claim "Ctrl-C keeps what is known, and the same command goes on" ctrl_c_keeps_what_is_known
-claim "what cannot be tuned is told before anything starts" told_before_anything_starts
+claim "what cannot be tuned is reported before anything starts" reported_before_anything_starts
+claim "without -n, the slots of the hosts give the ranks" hosts_with_slots
 claim "a trial that fails is a line with its own error" a_failing_trial_is_a_line
 claim "DeepSpeed's --autotuning run tunes and trains" deepspeeds_tuner
 claims_done

@@ -65,7 +65,7 @@ void change(const fs::path& file) {
 
 /// One kind of file that decides the result.
 struct Case {
-  std::string what;                           ///< as it is told
+  std::string what;                           ///< as it is reported
   std::function<fs::path(TinyRun& run)> use;  ///< configures the run; returns the file
 };
 

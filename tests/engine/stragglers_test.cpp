@@ -40,7 +40,7 @@ TEST(Stragglers, AreNamedWithTheirPartAndRatio) {
   EXPECT_EQ(found->host, -1);
   EXPECT_EQ(found->part, "forward");
   EXPECT_DOUBLE_EQ(found->ratio, 3.0);
-  EXPECT_FALSE(told(finder, times, 9)) << "it is told once";
+  EXPECT_FALSE(told(finder, times, 9)) << "it is reported once";
 }
 
 TEST(Stragglers, AreHostsIfAllTheirRanksAreSlow) {

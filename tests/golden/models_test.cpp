@@ -27,7 +27,7 @@
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_objective.h"
-#include "tessera/planner/validate.h"
+#include "tessera/parallel/tensor_rules.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera {
@@ -132,7 +132,7 @@ bool can_be_shared(const fs::path& folder, const comm::World* world) {
   const models::Resolved resolved =
       golden::resolved_from_hf(golden::read_json(folder / "config.json"));
   return resolved.num_heads >= sharers &&
-         planner::ranks_that_share_a_head(resolved.model, sharers) ==
+         parallel::ranks_that_share_a_head(resolved.model, sharers) ==
              world->mesh().size(mesh::Axis::TpRow);
 }
 

@@ -21,7 +21,7 @@
 #include "tessera/models/adapter.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_objective.h"
-#include "tessera/planner/validate.h"
+#include "tessera/parallel/tensor_rules.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera {
@@ -251,7 +251,7 @@ TEST(GoldenPeft, GivesTheSameOnTwoTensorParallelRanks) {
   comm::run_threads(mesh::Mesh({.tp_col = 2}), [](comm::World& world) {
     for_each_case([&](const Adapted& one) {
       // Adapters of a head of keys and values that ranks share are refused.
-      if (planner::ranks_that_share_a_head(one.base.model, 2) == 1) expect_recorded(one, &world);
+      if (parallel::ranks_that_share_a_head(one.base.model, 2) == 1) expect_recorded(one, &world);
     });
   });
 }

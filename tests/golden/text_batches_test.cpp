@@ -19,7 +19,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/comm/world.h"
-#include "tessera/planner/validate.h"
+#include "tessera/parallel/tensor_rules.h"
 
 namespace tessera {
 namespace {
@@ -60,7 +60,7 @@ bool can_share(const models::Resolved& model, const Shared& shared) {
   }
   const int sharers = mesh.size(mesh::AxisSet::tp());
   return model.num_heads >= sharers &&
-         planner::ranks_that_share_a_head(model.model, sharers) == mesh.size(mesh::Axis::TpRow);
+         parallel::ranks_that_share_a_head(model.model, sharers) == mesh.size(mesh::Axis::TpRow);
 }
 
 /// Calls check(model, recorded texts) for each model with texts whose layers the ranks can share.

@@ -372,6 +372,16 @@ TEST_F(HeadOfHosts, RefusesRanksWithinThoseOfAnotherHost) {
     EXPECT_THAT(text, HasSubstr("both have rank 2"));
 }
 
+TEST_F(HeadOfHosts, RefusesRanksBeyondThoseOfTheJob) {
+  start(4);
+
+  // Rank 2 is missing: the number of ranks alone is right.
+  for (const std::string& text : both_refused(part(0, 0, 2), part(1, 3, 2))) {
+    EXPECT_THAT(text, HasSubstr("host node-1 has the ranks 3 to 4 of a job of 4 ranks"));
+    EXPECT_THAT(text, HasSubstr("give every host a node rank of its own"));
+  }
+}
+
 TEST_F(HeadOfHosts, LetsHundredsMeet) {
   constexpr int kHosts = 300;
   start(kHosts);

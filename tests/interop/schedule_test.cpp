@@ -122,7 +122,7 @@ TEST(Schedule, EveryOneIsDocumented) {
     EXPECT_THAT(page, HasSubstr("`" + name + "`")) << name;
 }
 
-TEST(Schedule, WrongParametersAreAllToldWithTheirPlaces) {
+TEST(Schedule, WrongParametersAreAllReportedWithTheirPlaces) {
   const auto made = make_schedule(
       "WarmupLR",
       "{\"warmup_max_lrr\": 1,\n \"warmup_type\": \"logg\",\n \"warmup_num_steps\": \"x\"}",

@@ -365,7 +365,7 @@ TEST(JoinLauncher, RefusesRanksThatWereAskedSomethingElse) {
   }
 
   EXPECT_EQ(wait_for(children[0]), 40);
-  EXPECT_EQ(wait_for(children[1]), 40) << "it is told too";
+  EXPECT_EQ(wait_for(children[1]), 40) << "it is reported too";
 }
 
 /// Arrives as local rank `rank` of `ranks` and sends nothing more.

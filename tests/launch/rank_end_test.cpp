@@ -2,6 +2,7 @@
 #include "tessera/launch/rank_end.h"
 
 #include <csignal>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -96,6 +97,20 @@ TEST(RankPosition, SaysStepPlaceAndPeer) {
 
   EXPECT_EQ(position(line), "at step 7, last in reduce h.3 (step.cpp:44), waiting for rank 1");
   EXPECT_EQ(position(RankLine{}), "before its first step");
+}
+
+TEST(RankThatIsKnown, DependsOnTheNumberOfHostsAndNotOnThatOfRanks) {
+  std::vector<std::byte> memory(ControlPage::bytes(64) + 64);
+  void* start = memory.data();
+  std::size_t room = memory.size();
+  ControlPage* const page =
+      ControlPage::format(std::align(64, ControlPage::bytes(64), start, room), 64);
+  page->line(7).pid = 4711;
+
+  EXPECT_TRUE(is_known(*page, 3, 1)) << "a rank that never started is listed as starting";
+  EXPECT_TRUE(is_known(*page, 3, kHostsThatHearAll));
+  EXPECT_FALSE(is_known(*page, 3, kHostsThatHearAll + 1));
+  EXPECT_TRUE(is_known(*page, 7, kHostsThatHearAll + 1));
 }
 
 TEST(TextOfABrokenWorld, IsSplitAtItsRemedy) {

@@ -52,7 +52,7 @@ std::vector<std::string> schedule_warnings_of(const std::string& scheduler,
   return schedule_warnings(plan.recipe(), {.max_steps = steps});
 }
 
-// Each rate or share of a schedule that should be below the optimizer's rate is told with both
+// Each rate or share of a schedule that should be below the optimizer's rate is reported with both
 // numbers, in whatever schedule it stands.
 TEST(ScheduleWarnings, LowestRatesAboveTheOptimizersAreReported) {
   struct Case {

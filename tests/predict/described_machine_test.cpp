@@ -80,6 +80,14 @@ TEST(DescribedMachine, EveryOneThatShipsCanBeReadAndWritten) {
     const DescribedMachine machine = find_machine(name);
     EXPECT_FALSE(machine.title.empty()) << name;
     EXPECT_FALSE(machine.source.empty()) << name;
+    if (name.starts_with("cpu-")) {
+      EXPECT_GE(machine.cores, 1) << name
+                                  << ": the rates of a CPU are shared by the ranks of a host";
+      EXPECT_EQ(machine.collectives, Collectives::Own) << name;
+      EXPECT_GT(machine.rates.in_host.bytes_per_s, 0) << name;
+      EXPECT_GT(machine.peak.at(DType::F32), machine.rates.memory.bytes_per_s / 4)
+          << name << ": it computes faster than it reads numbers";
+    }
     const json::Value written = write_machine(machine);
     EXPECT_EQ(write_machine(read_machine(written)), written) << name;
   }

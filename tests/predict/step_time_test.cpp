@@ -65,5 +65,31 @@ TEST(StepTimeWithADisk, NeedsItsRates) {
   }
 }
 
+// A rank that holds a quarter of the experts updates all of them itself, because no other rank has
+// the same; one that holds all of them updates a quarter.
+TEST(StepTimeOfExperts, CountsTheRanksWithTheSameExperts) {
+  const auto plan = [](int expert) {
+    return plan_of_many(
+        json::parse(R"({"model": {"family": "llama", "num_layers": 2, "hidden_size": 64,
+          "num_heads": 4, "ffn_hidden_size": 96, "vocab_size": 256, "max_positions": 64,
+          "moe": {"num_experts": 8, "top_k": 2, "ffn_hidden_size": 512}},
+          "data": {"train": "a.txt", "sequence_length": 64}, "train_batch_size": 16,
+          "train_micro_batch_size_per_gpu": 2, "trainer": {"max_steps": 1},
+          "zero_optimization": {"stage": 1}, "parallel": {"expert": )" +
+                        std::to_string(expert) + "}}",
+                    "c.json"),
+        4,
+        "c.json");
+  };
+  DescribedMachine machine = find_machine("a100-80gb");
+  machine.memory_efficiency = {};  // the time of an update is in proportion to its elements
+  const StepTime whole = predict_step(plan(1), machine), divided = predict_step(plan(4), machine);
+
+  EXPECT_NEAR(divided.update / whole.update, 1, 1e-6);
+  EXPECT_LT(divided.traffic.at("gradients").bytes_in_host,
+            0.5 * whole.traffic.at("gradients").bytes_in_host)
+      << "most elements are those of experts, which only one rank has";
+}
+
 }  // namespace
 }  // namespace tessera::predict

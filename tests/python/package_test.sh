@@ -107,6 +107,26 @@ assert "site/tessera/bin" in str(tessera.program()), tessera.program()
 ' >"$box/out" 2>&1 || { cat "$box/out"; return 1; }
 }
 
+# Each library of the wheel has its licence, as its Debian package has it.
+the_wheel_has_the_licences_of_its_libraries() {
+  local site=$box/site library name file package number=0
+  python3 -m zipfile -e "$work"/tessera_train-*.whl "$site"
+  local licences=("$site"/tessera_train-*.dist-info/licenses)
+  expect "our own" cmp "$repository/LICENSE" "${licences[0]}/LICENSE"
+  for library in "$site"/tessera/lib/*.so.*; do
+    name=$(basename "$library")
+    if [[ $name == libdnnl.so* ]]; then
+      expect "the licence of oneDNN" says "Apache License" "${licences[0]}/onednn/LICENSE"
+      continue
+    fi
+    file=$(readlink -f "$(ldconfig -p | awk -v name="$name" '$1 == name {print $NF; exit}')")
+    package=$(dpkg -S "$file" "${file#/usr}" 2>/dev/null | head -n 1 | cut -d: -f1)
+    expect "the licence of $name, of $package" cmp "/usr/share/doc/$package/copyright" "${licences[0]}/$package/copyright"
+    number=$((number + 1))
+  done
+  expect "there are such libraries" test "$number" -ge 5
+}
+
 # notebook_runs NAME EXPECTED: runs a copy of the notebook in a folder of its own.
 notebook_runs() {
   cd "$box" || return 1
@@ -118,6 +138,9 @@ claim "layer one passes its tests" passes 11 test_errors test_training
 claim "layer two passes its tests" passes 30 test_modules test_trainer test_launchers test_inputs
 claim "a wheel trains beside an installed torch, and names one that is missing or of another version" \
   a_wheel_trains_beside_an_installed_torch
+if type dpkg >/dev/null 2>&1; then
+  claim "the wheel has the licences of its libraries" the_wheel_has_the_licences_of_its_libraries
+fi
 if [[ -x $work/venv/bin/tessera ]]; then claim "the installed program trains" the_installed_program_trains; fi
 if "${run[@]}" -m mypy --version >/dev/null 2>&1; then claim "the types of the package hold" types_are_consistent; fi
 claim "the notebook that pretrains runs" notebook_runs pretrain "model.safetensors"

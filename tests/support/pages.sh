@@ -6,13 +6,9 @@ torch=$("$repository/tools/setup.sh" --where)/torch/include
 mapfile -t pages < <(grep -l '^```cpp$' "$repository"/docs/adding/*.md)
 ((${#pages[@]} >= 4)) || { echo "only ${#pages[@]} pages with code"; exit 1; }
 
-# code_of PAGE: its code, with lines that name the page in messages.
-code_of() { awk -v page="$1" '/^```cpp$/ {inside = 1; printf "#line %d \"%s\"\n", NR + 1, page; next} /^```$/ {inside = 0} inside' "$1"; }
-
 # compiles PAGE...: the code of the pages, as one file, compiles unchanged.
 compiles() {
-  local page
-  for page in "$@"; do code_of "$page"; done >"$box/pages.cpp"
+  awk -f "$repository/tests/support/code_of_page.awk" "$@" >"$box/pages.cpp"
   expect "there is code" grep -qv '^#line' "$box/pages.cpp"
   expect "it compiles" g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Wno-missing-field-initializers -I"$repository" \
     -isystem "$torch" -isystem "$torch/torch/csrc/api/include" "$box/pages.cpp"

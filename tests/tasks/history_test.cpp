@@ -37,7 +37,7 @@ class History : public test::RecordTest {
 constexpr const char* kPairs =
     R"({"text": "now?", "label": "a", "history": [["one", "yes"], ["two", "no"]]})";
 
-TEST_F(History, StandsInFrontOfTheText) {
+TEST_F(History, PrecedesTheText) {
   EXPECT_EQ(read(kPairs, "{}"), "one\nyes\ntwo\nno\nnow?");
   EXPECT_EQ(read(kPairs, R"({"history": "questions"})"), "one\ntwo\nnow?");
   EXPECT_EQ(read(kPairs, R"({"history": "none"})"), "now?");

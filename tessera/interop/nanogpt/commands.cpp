@@ -46,7 +46,7 @@ void set_data(Meaning& meaning) {
     const bool characters = fs::exists(folder / "meta.pkl", ignored);
     if (characters && fs::exists(text, ignored)) {
       meaning.note(
-          fmt::format("{}: its tokens are numbers of characters; the text beside them is "
+          fmt::format("{}: its tokens are numbers of characters; the text next to them is "
                       "read instead, a token a byte, and its last tenth is held out",
                       tokens.string()));
       meaning.set("data.train", json::Value::string(text.string()), dataset);

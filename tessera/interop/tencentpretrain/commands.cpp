@@ -423,6 +423,14 @@ std::vector<std::string_view> tables(std::string_view own) {
 const std::vector<std::string_view> kOfText = {
     "vocab_path", "spm_model_path", "config_path", "pretrained_model_path", "load_model_path"};
 
+/// A script of the folder finetune/, with what all of them have.
+Program fine_tuning(Program script) {
+  script.tables = tables("tencentpretrain/finetune");
+  script.folders = {"TencentPretrain", "tencentpretrain", "finetune"};
+  script.file = "config_path";
+  return script;
+}
+
 #define TESSERA_TENCENT(task)                                                       \
   R"({"task": )" task R"(, "data": {"drop_last": false}, "gradient_clipping": 0, )" \
   R"("eval": {"batches": 1000000000}})"
@@ -442,24 +450,20 @@ const bool kPrograms = add_programs({
      .always = R"({"gradient_clipping": 0})",
      .rules = pretrain,
      .file = "config_path"},
-    {.title = "TencentPretrain's run_classifier.py",
-     .names = {"run_classifier.py", "run_classifier_deepspeed.py"},
-     .folders = {"TencentPretrain", "tencentpretrain"},
-     .marks = kOfText,
-     .tables = tables("tencentpretrain/finetune"),
-     .always = TESSERA_TENCENT(
-         R"({"type": "classify", "params": {"text_field": "text_a", "label_field": "label"}})"),
-     .rules = classifier,
-     .file = "config_path"},
-    {.title = "TencentPretrain's run_text2text.py",
-     .names = {"run_text2text.py"},
-     .folders = {"TencentPretrain", "tencentpretrain"},
-     .marks = kOfText,
-     .tables = tables("tencentpretrain/finetune"),
-     .always = TESSERA_TENCENT(
-         R"({"type": "seq2seq", "params": {"source_field": "text_a", "target_field": "label"}})"),
-     .rules = text2text,
-     .file = "config_path"},
+    fine_tuning(
+        {.title = "TencentPretrain's run_classifier.py",
+         .names = {"run_classifier.py", "run_classifier_deepspeed.py"},
+         .marks = kOfText,
+         .always = TESSERA_TENCENT(
+             R"({"type": "classify", "params": {"text_field": "text_a", "label_field": "label"}})"),
+         .rules = classifier}),
+    fine_tuning(
+        {.title = "TencentPretrain's run_text2text.py",
+         .names = {"run_text2text.py"},
+         .marks = kOfText,
+         .always = TESSERA_TENCENT(
+             R"({"type": "seq2seq", "params": {"source_field": "text_a", "target_field": "label"}})"),
+         .rules = text2text}),
     {.title = "TencentPretrain's inference",
      .names = {"run_classifier_infer.py", "run_classifier_deepspeed_infer.py", "run_ner_infer.py"},
      .tables = tables("tencentpretrain/infer"),
@@ -476,15 +480,13 @@ const bool kPrograms = add_programs({
                 "tencentpretrain/model"},
      .rules = generate,
      .file = "config_path"},
-    {.title = "TencentPretrain's run_ner.py",
-     .names = {"run_ner.py"},
-     .folders = {"TencentPretrain", "tencentpretrain", "finetune"},
-     .marks = {"label2id_path"},
-     .tables = tables("tencentpretrain/finetune"),
-     .always = TESSERA_TENCENT(
-         R"({"type": "tag", "params": {"tokens_field": "text_a", "tags_field": "label"}})"),
-     .rules = tagger,
-     .file = "config_path"},
+    fine_tuning(
+        {.title = "TencentPretrain's run_ner.py",
+         .names = {"run_ner.py"},
+         .marks = {"label2id_path"},
+         .always = TESSERA_TENCENT(
+             R"({"type": "tag", "params": {"tokens_field": "text_a", "tags_field": "label"}})"),
+         .rules = tagger}),
     {.title = "TencentPretrain's questions, choices and embeddings",
      .names = {"run_cmrc.py",
                "run_c3.py",

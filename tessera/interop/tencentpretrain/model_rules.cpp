@@ -69,7 +69,7 @@ std::int64_t lines_of(const std::string& path) {
   return ends + (text.empty() || text.back() == '\n' ? 0 : 1);
 }
 
-// vocab.txt is read in lower case unless a file beside it says otherwise.
+// vocab.txt is read in lower case unless a file next to it says otherwise.
 void check_case(Meaning& meaning, const std::string& vocabulary) {
   if (text::lower(meaning.text("@lower", "true")) != "false") return;
   const fs::path settings = fs::path(vocabulary).parent_path() / "tokenizer_config.json";

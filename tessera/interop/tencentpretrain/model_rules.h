@@ -19,7 +19,7 @@ void set_model(Meaning& meaning, std::string_view target);
 
 /// Returns the folder, run or checkpoint of a model that a command reads: the setting's path, or
 /// for a file of weights a folder in the cache of tessera with the configuration and the vocabulary
-/// beside a link to the file. `classes`: of a classifier, else 0. Empty, with a problem: there is
+/// next to a link to the file. `classes`: of a classifier, else 0. Empty, with a problem: there is
 /// none.
 std::string model_folder(Meaning& meaning,
                          const ForeignFlags::Setting& weights,

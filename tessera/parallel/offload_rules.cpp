@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules about what rests outside of working memory: masters and states, weights, activations.
+#include "tessera/parallel/offload_rules.h"
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -13,16 +14,15 @@
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/activation_store.h"
 #include "tessera/parallel/shard_store.h"
-#include "tessera/planner/validate.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 namespace {
 
 // Masters and states on a disk.
-void check_states(const TrainConfig& config,
+void check_states(const OffloadChoice& choice,
                   config::Problems& problems,
                   const config::Origins& origins) {
-  const parallel::OffloadKeys& offload = config.zero_optimization.offload_optimizer;
+  const OffloadKeys& offload = choice.zero.offload_optimizer;
   if (!offload.to_disk()) return;
   const char* const device = "zero_optimization.offload_optimizer.device";
   const auto add = [&](const char* key, std::string what, std::string fix) {
@@ -33,19 +33,19 @@ void check_states(const TrainConfig& config,
         "is missing, and offload_optimizer.device is \"nvme\"",
         "set it to a folder on a disk");
   }
-  if (optim::exchange_needs(config.optimizer).compressed) {
+  if (optim::exchange_needs(choice.optimizer).compressed) {
     add(device,
         fmt::format("\"nvme\" does not go with {}, whose states stay in memory",
-                    config.optimizer.type),
+                    choice.optimizer.type),
         "set it to \"none\", or use AdamW");
   }
 }
 
 // Working weights on a disk.
-void check_weights(const TrainConfig& config,
+void check_weights(const OffloadChoice& choice,
                    config::Problems& problems,
                    const config::Origins& origins) {
-  const parallel::ZeroOptions& zero = config.zero_optimization;
+  const ZeroOptions& zero = choice.zero;
   if (!zero.offload_param.to_disk()) return;
   const auto add = [&](const char* key, std::string what, std::string fix) {
     problems.add(origins.place(key), key, std::move(what), std::move(fix));
@@ -70,17 +70,17 @@ void check_weights(const TrainConfig& config,
 }
 
 // Inputs of recomputed blocks on a disk.
-void check_activations(const TrainConfig& config,
+void check_activations(const OffloadChoice& choice,
                        config::Problems& problems,
                        const config::Origins& origins) {
-  const parallel::RecomputeOptions& recompute = config.activation_checkpointing;
+  const RecomputeOptions& recompute = choice.recompute;
   const auto add = [&](const char* key, std::string what, std::string fix) {
     problems.add(origins.place(key), key, std::move(what), std::move(fix));
   };
-  const bool whole = recompute.kind() == parallel::RecomputeKind::Full && recompute.every_n == 1;
+  const bool whole = recompute.kind() == RecomputeKind::Full && recompute.every_n == 1;
   const char* const fix = "set activation_checkpointing.granularity to \"full\", and every_n to 1";
   // Without any recomputation, a note says that the key has no effect.
-  const bool some = recompute.kind() != parallel::RecomputeKind::None;
+  const bool some = recompute.kind() != RecomputeKind::None;
   if (recompute.partition_activations && some && !whole) {
     add("activation_checkpointing.partition_activations",
         "needs recomputation of all blocks, whose inputs are divided",
@@ -99,25 +99,57 @@ void check_activations(const TrainConfig& config,
   }
 }
 
-}  // namespace
-
-void check_offload(const TrainConfig& config,
-                   config::Problems& problems,
-                   const config::Origins& origins) {
-  check_states(config, problems, origins);
-  check_weights(config, problems, origins);
-  check_activations(config, problems, origins);
+std::optional<StateOffload> states_on_disk(ZeroOptions& options) {
+  OffloadKeys& keys = options.offload_optimizer;
+  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
+  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
+  StateOffload out{
+      .folder = keys.nvme_path, .buffers = keys.buffers(), .share = keys.ratio.value_or(1)};
+  out.unit_elements = std::max(options.sub_group_size.value_or(out.unit_elements), kChunk);
+  return out;
 }
 
-void check_offload_on_device(const TrainConfig& config,
+std::optional<WeightOffload> weights_on_disk(ZeroOptions& options) {
+  ParamOffloadKeys& keys = options.offload_param;
+  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
+  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
+  WeightOffload out{.folder = keys.nvme_path};
+  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
+  out.in_memory = keys.max_in_cpu.value_or(0);
+  return out;
+}
+
+std::optional<ActivationOffload> activations_on_disk(RecomputeOptions& options) {
+  ActivationOffloadKeys& keys = options.offload;
+  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
+  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
+  ActivationOffload out{.folder = keys.nvme_path};
+  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
+  return out;
+}
+
+}  // namespace
+
+RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute) {
+  return {states_on_disk(zero), weights_on_disk(zero), activations_on_disk(recompute)};
+}
+
+void check_offload(const OffloadChoice& choice,
+                   config::Problems& problems,
+                   const config::Origins& origins) {
+  check_states(choice, problems, origins);
+  check_weights(choice, problems, origins);
+  check_activations(choice, problems, origins);
+}
+
+void check_offload_on_device(const OffloadChoice& choice,
                              const std::string& on,
                              config::Problems& problems,
                              const config::Origins& origins) {
   const auto add = [&](const char* key, std::string what, std::string fix) {
     problems.add(origins.place(key), key, std::move(what), std::move(fix));
   };
-  const parallel::ZeroOptions& zero = config.zero_optimization;
-  using parallel::OffloadDevice;
+  const ZeroOptions& zero = choice.zero;
   if (zero.offload_optimizer.device.value_or(OffloadDevice::None) != OffloadDevice::None)
     add("zero_optimization.offload_optimizer.device",
         on + ": masters and states outside of its memory",
@@ -126,7 +158,7 @@ void check_offload_on_device(const TrainConfig& config,
     add("zero_optimization.offload_param.device",
         on + ": weights outside of its memory",
         "set it to \"none\"");
-  const parallel::RecomputeOptions& recompute = config.activation_checkpointing;
+  const RecomputeOptions& recompute = choice.recompute;
   if (recompute.offload.device.value_or(OffloadDevice::None) != OffloadDevice::None)
     add("activation_checkpointing.offload.device",
         on + ": activations outside of its memory",
@@ -137,62 +169,32 @@ void check_offload_on_device(const TrainConfig& config,
         "set it to false");
 }
 
-std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& options) {
-  parallel::OffloadKeys& keys = options.offload_optimizer;
-  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  parallel::StateOffload out{
-      .folder = keys.nvme_path, .buffers = keys.buffers(), .share = keys.ratio.value_or(1)};
-  out.unit_elements = std::max(options.sub_group_size.value_or(out.unit_elements), kChunk);
-  return out;
-}
-
-std::optional<parallel::WeightOffload> complete_weight_offload(parallel::ZeroOptions& options) {
-  parallel::ParamOffloadKeys& keys = options.offload_param;
-  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  parallel::WeightOffload out{.folder = keys.nvme_path};
-  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
-  out.in_memory = keys.max_in_cpu.value_or(0);
-  return out;
-}
-
-std::optional<parallel::ActivationOffload> complete_activation_offload(
-    parallel::RecomputeOptions& options) {
-  parallel::ActivationOffloadKeys& keys = options.offload;
-  if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  parallel::ActivationOffload out{.folder = keys.nvme_path};
-  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
-  return out;
-}
-
-std::vector<std::string> offload_notes(const TrainConfig& config) {
-  const parallel::ZeroOptions& zero = config.zero_optimization;
+std::vector<std::string> offload_notes(const OffloadChoice& choice) {
+  const ZeroOptions& zero = choice.zero;
   std::vector<std::string> out;
-  if (zero.offload_optimizer.device == parallel::OffloadDevice::Cpu &&
-      memory::device_kind(config.run.device) == DeviceKind::Cpu) {
+  if (zero.offload_optimizer.device == OffloadDevice::Cpu &&
+      memory::device_kind(choice.device) == DeviceKind::Cpu) {
     out.emplace_back(
         "zero_optimization.offload_optimizer.device \"cpu\" has no effect here: ranks compute on "
         "the CPU, so the data is already in host memory; \"nvme\" needs less of it");
   }
-  if (zero.offload_param.device == parallel::OffloadDevice::Cpu) {
+  if (zero.offload_param.device == OffloadDevice::Cpu) {
     out.emplace_back(
         "zero_optimization.offload_param.device \"cpu\" has no effect here: ranks compute on the "
         "CPU, so the weights are already in host memory; \"nvme\" needs less of it");
   }
-  const parallel::RecomputeOptions& recompute = config.activation_checkpointing;
-  if (recompute.offload.device == parallel::OffloadDevice::Cpu || recompute.cpu_checkpointing) {
+  const RecomputeOptions& recompute = choice.recompute;
+  if (recompute.offload.device == OffloadDevice::Cpu || recompute.cpu_checkpointing) {
     out.push_back(fmt::format(
         "activation_checkpointing.{} has no effect here: ranks compute on the CPU, so the "
         "activations are already in host memory; offload.device \"nvme\" needs less of it",
         recompute.cpu_checkpointing ? "cpu_checkpointing" : "offload.device \"cpu\""));
   }
   if (recompute.partition_activations &&
-      (config.parallel.tensor.size == 1 || config.parallel.sequence ||
-       config.parallel.tensor.layout() != parallel::TensorLayout::OneD)) {
+      (choice.parallel.tensor.size == 1 || choice.parallel.sequence ||
+       choice.parallel.tensor.layout() != TensorLayout::OneD)) {
     out.push_back(fmt::format("activation_checkpointing.partition_activations has no effect: {}",
-                              config.parallel.tensor.size == 1
+                              choice.parallel.tensor.size == 1
                                   ? "parallel.tensor.size is 1"
                                   : "ranks keep different parts of the activations already"));
   }
@@ -206,4 +208,4 @@ std::vector<std::string> offload_notes(const TrainConfig& config) {
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

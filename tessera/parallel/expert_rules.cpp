@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules between experts and the layout: parallel.expert, and what the other forms of parallelism
-// require of sparse layers.
+#include "tessera/parallel/expert_rules.h"
+
 #include <algorithm>
 #include <iterator>
 #include <limits>
@@ -16,31 +16,29 @@
 #include "tessera/nn/low_rank_names.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/layout.h"
-#include "tessera/planner/validate.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 namespace {
 
-constexpr const char* kKey = "parallel.expert";
+constexpr const char* kExpertKey = "parallel.expert";
 
 /// The ranks that together hold one copy of the weights, among which experts can be divided.
-int divisible(const parallel::Layout& layout) {
+int divisible(const Layout& layout) {
   const bool groups = layout.zero_stage == 3 && layout.shard_ranks > 1;
   return groups ? std::min(layout.shard_ranks, layout.data_ranks) : layout.data_ranks;
 }
 
 /// Ways to spread the experts of a layer over ranks.
-struct Spread {
+struct ExpertSpread {
   bool context = false, tensor = false;
   int over_model = 1;  ///< ranks of the two together
 };
 /// In the order in which they are tried.
-std::vector<Spread> spreads_of(const TrainConfig& config) {
-  const int cp = static_cast<int>(config.parallel.context.size),
-            tp = static_cast<int>(config.parallel.tensor.size);
-  const bool may_tensor = tp > 1 && config.parallel.expert_tensor == 1 &&
-                          config.parallel.tensor.layout() == parallel::TensorLayout::OneD;
-  std::vector<Spread> out = {{}};
+std::vector<ExpertSpread> spreads_of(const ParallelOptions& options) {
+  const int cp = static_cast<int>(options.context.size), tp = static_cast<int>(options.tensor.size);
+  const bool may_tensor =
+      tp > 1 && options.expert_tensor == 1 && options.tensor.layout() == TensorLayout::OneD;
+  std::vector<ExpertSpread> out = {{}};
   if (cp > 1) out.push_back({.context = true, .over_model = cp});
   if (may_tensor) out.push_back({.tensor = true, .over_model = tp});
   if (cp > 1 && may_tensor) out.push_back({.context = true, .tensor = true, .over_model = cp * tp});
@@ -48,9 +46,9 @@ std::vector<Spread> spreads_of(const TrainConfig& config) {
 }
 
 /// The numbers of ranks among which experts can be divided, next to `wanted`: "2 or 4".
-std::string nearest_divisions(const TrainConfig& config, int ranks, std::int64_t wanted) {
+std::string nearest_divisions(const ParallelOptions& options, int ranks, std::int64_t wanted) {
   std::set<std::int64_t> all;
-  for (const Spread& spread : spreads_of(config)) {
+  for (const ExpertSpread& spread : spreads_of(options)) {
     for (int k = 1; k <= ranks; ++k) {
       if (ranks % k == 0) all.insert(static_cast<std::int64_t>(k) * spread.over_model);
     }
@@ -111,17 +109,17 @@ bool drops(const nn::Model& model) {
 }
 
 /// The first way to form groups of parallel.expert ranks; absent: there is none.
-std::optional<Spread> spread_for(const TrainConfig& config, const parallel::Layout& layout) {
-  const std::int64_t size = config.parallel.expert, ranks = divisible(layout);
-  for (const Spread& spread : spreads_of(config)) {
+std::optional<ExpertSpread> spread_for(const ParallelOptions& options, const Layout& layout) {
+  const std::int64_t size = options.expert, ranks = divisible(layout);
+  for (const ExpertSpread& spread : spreads_of(options)) {
     if (size % spread.over_model == 0 && ranks % (size / spread.over_model) == 0) return spread;
   }
   return std::nullopt;
 }
 
-class Check {
+class ExpertCheck {
  public:
-  Check(config::Problems& problems, const config::Origins& origins)
+  ExpertCheck(config::Problems& problems, const config::Origins& origins)
       : problems_(problems), origins_(origins) {}
   void add(const char* path, std::string what, std::string fix) const {
     problems_.add(origins_.place(path), path, std::move(what), std::move(fix));
@@ -133,26 +131,27 @@ class Check {
 };
 
 /// Rules for more than one rank along the axis of experts.
-void check_divided(const TrainConfig& config,
+void check_divided(const ExpertChoice& choice,
                    std::int64_t experts,
-                   const parallel::Layout& layout,
-                   const Check& check) {
-  const std::int64_t size = config.parallel.expert;
+                   const Layout& layout,
+                   const ExpertCheck& check) {
+  const ParallelOptions& options = choice.parallel;
+  const std::int64_t size = options.expert;
   if (experts == 0) {
-    check.add(kKey,
+    check.add(kExpertKey,
               fmt::format("{} ranks would divide experts, and the model has none", size),
               "remove it, or give model.moe.num_experts");
     return;
   }
   if (size > experts) {
     check.add(
-        kKey,
+        kExpertKey,
         fmt::format("{} ranks cannot share {} experts: each needs at least one", size, experts),
         fmt::format("set it to at most {}", experts));
   }
-  if (const int ranks = divisible(layout); layout.data_ranks > 0 && !spread_for(config, layout)) {
+  if (const int ranks = divisible(layout); layout.data_ranks > 0 && !spread_for(options, layout)) {
     const bool groups = ranks < layout.data_ranks;
-    const Spread most = spreads_of(config).back();
+    const ExpertSpread most = spreads_of(options).back();
     const std::string model = most.over_model == 1
                                   ? ""
                                   : fmt::format(" with {}{}{}",
@@ -160,22 +159,22 @@ void check_divided(const TrainConfig& config,
                                                 most.context && most.tensor ? " and " : "",
                                                 most.tensor ? "parallel.tensor" : "");
     check.add(
-        kKey,
+        kExpertKey,
         fmt::format("{} data-parallel ranks{}{} cannot be divided into groups of {} for experts",
                     ranks,
                     groups ? " of a group of shards" : "",
                     model,
                     size),
-        fmt::format("set it to {}", nearest_divisions(config, ranks, size)));
+        fmt::format("set it to {}", nearest_divisions(options, ranks, size)));
   }
-  if (optim::exchange_needs(config.optimizer).compressed) {
+  if (optim::exchange_needs(choice.optimizer).compressed) {
     check.add("optimizer.type",
               fmt::format("{} compresses gradients that all ranks sum, and those of experts are "
                           "summed over fewer ranks (parallel.expert)",
-                          config.optimizer.type),
+                          choice.optimizer.type),
               "use AdamW, or set parallel.expert to 1");
   }
-  if (config.zero_optimization.zeropp_loco_param.on()) {
+  if (choice.zero.zeropp_loco_param.on()) {
     check.add(
         "zero_optimization.zeropp_loco_param",
         "does not go with parallel.expert: what a rank of it keeps would not be in checkpoints",
@@ -183,38 +182,14 @@ void check_divided(const TrainConfig& config,
   }
 }
 
-/// A capacity that is less than one token would accept one all the same.
-void check_capacity(const CheckedModel& checked, const Check& check) {
-  const json::Value* const moe = checked.model.description.find("moe");
-  const auto number = [&](const char* key) {
-    const json::Value* const value = moe != nullptr && moe->is_object() ? moe->find(key) : nullptr;
-    return value != nullptr && value->is_number() ? value->as_double() : 0.0;
-  };
-  const double factor = number("capacity"), top_k = number("top_k"),
-               experts = number("num_experts"),
-               tokens = static_cast<double>(checked.micro_batch * checked.sequence_length);
-  if (factor <= 0.0 || experts <= 0.0 || tokens <= 0.0 || number("min_capacity") >= 1.0) return;
-  const double accepted = factor * top_k * tokens / experts;
-  if (accepted >= 1.0) return;
-  check.add("model.moe.capacity",
-            fmt::format("an expert would accept {:.3g} of a token: capacity {:.3g} x top_k {} x {} "
-                        "tokens of a micro-batch / {} experts",
-                        accepted,
-                        factor,
-                        top_k,
-                        tokens,
-                        experts),
-            "raise it, or set model.moe.min_capacity to 1 or more");
-}
-
 /// Rules for parallel.expert_tensor.
-void split_experts(const TrainConfig& config,
+void split_experts(const ParallelOptions& options,
                    const nn::Model& model,
                    std::int64_t experts,
-                   parallel::Layout& layout,
-                   const Check& check) {
+                   Layout& layout,
+                   const ExpertCheck& check) {
   constexpr const char* kSplit = "parallel.expert_tensor";
-  const std::int64_t ranks = config.parallel.expert_tensor, tensor = config.parallel.tensor.size;
+  const std::int64_t ranks = options.expert_tensor, tensor = options.tensor.size;
   if (ranks == 1) return;
   if (experts == 0) {
     check.add(kSplit,
@@ -228,7 +203,7 @@ void split_experts(const TrainConfig& config,
                     ranks,
                     tensor),
         tensor > 1 ? fmt::format("set it to 1 or {}", tensor) : "set it to 1");
-  } else if (config.parallel.tensor.layout() != parallel::TensorLayout::OneD) {
+  } else if (options.tensor.layout() != TensorLayout::OneD) {
     check.add(kSplit, "experts are split in mode 1d of parallel.tensor only", "set it to 1");
   } else if (const std::int64_t width = narrowest_expert(model); width < ranks) {
     check.add(kSplit,
@@ -243,41 +218,64 @@ void split_experts(const TrainConfig& config,
   }
 }
 
+// A capacity of less than one token would accept one all the same.
+void check_capacity(const ExpertChoice& choice, const ExpertCheck& check) {
+  const json::Value* const moe = choice.description.find("moe");
+  const auto number = [&](const char* key) {
+    const json::Value* const value = moe != nullptr && moe->is_object() ? moe->find(key) : nullptr;
+    return value != nullptr && value->is_number() ? value->as_double() : 0.0;
+  };
+  const double factor = number("capacity"), top_k = number("top_k"),
+               experts = number("num_experts"),
+               tokens = static_cast<double>(choice.tokens_of_micro_batch);
+  if (factor <= 0.0 || experts <= 0.0 || tokens <= 0.0 || number("min_capacity") >= 1.0) return;
+  const double accepted = factor * top_k * tokens / experts;
+  if (accepted >= 1.0) return;
+  check.add("model.moe.capacity",
+            fmt::format("an expert would accept {:.3g} of a token: capacity {:.3g} x top_k {} x {} "
+                        "tokens of a micro-batch / {} experts",
+                        accepted,
+                        factor,
+                        top_k,
+                        tokens,
+                        experts),
+            "raise it, or set model.moe.min_capacity to 1 or more");
+}
+
 }  // namespace
 
-void divide_experts(const TrainConfig& config,
-                    const CheckedModel& checked,
-                    parallel::Layout& layout,
+void divide_experts(const ExpertChoice& choice,
+                    const nn::Model& model,
+                    Layout& layout,
                     config::Problems& problems,
                     const config::Origins& origins) {
-  const nn::Model& model = checked.model.model;
-  if (model.blocks.empty() || problems.concern(kKey)) return;
-  const Check check(problems, origins);
+  const ParallelOptions& options = choice.parallel;
+  if (model.blocks.empty() || problems.concern(kExpertKey)) return;
+  const ExpertCheck check(problems, origins);
   const std::int64_t experts = fewest_experts(model);
   if (layout.data_ranks > 0) {
-    if (const auto spread = spread_for(config, layout)) {
-      layout.expert_ranks = static_cast<int>(config.parallel.expert / spread->over_model);
+    if (const auto spread = spread_for(options, layout)) {
+      layout.expert_ranks = static_cast<int>(options.expert / spread->over_model);
       layout.experts_over_context = spread->context;
       layout.experts_over_tensor = spread->tensor;
     }
   }
   if (layout.experts_over_tensor && projects_by_expert(model)) {
-    check.add(kKey,
+    check.add(kExpertKey,
               "ranks of parallel.tensor cannot divide experts in attention",
               "set it to a number that divides the data-parallel ranks");
   }
-  split_experts(config, model, experts, layout, check);
-  if (config.parallel.expert > 1 && !problems.concern("optimizer"))
-    check_divided(config, experts, layout, check);
+  split_experts(options, model, experts, layout, check);
+  if (options.expert > 1 && !problems.concern("optimizer"))
+    check_divided(choice, experts, layout, check);
   if (experts == 0) return;
-  const parallel::ParallelOptions& parallel = config.parallel;
-  if (parallel.sequence && parallel.tensor.size > 1) {
+  if (options.sequence && options.tensor.size > 1) {
     check.add("parallel.sequence",
               "experts need whole tokens of a sample on every rank of parallel.tensor",
               "set it to false");
   }
-  check_capacity(checked, check);
-  if (parallel.context.size > 1 && drops(model)) {
+  check_capacity(choice, check);
+  if (options.context.size > 1 && drops(model)) {
     check.add(
         "model.moe.capacity",
         "the capacity of an expert counts whole micro-batches, and ranks share the tokens of a "
@@ -286,4 +284,4 @@ void divide_experts(const TrainConfig& config,
   }
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules about what rests outside of working memory: masters and states, weights, activations.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tessera/config/fields.h"
+#include "tessera/optim/options.h"
+#include "tessera/parallel/options.h"
+#include "tessera/parallel/zero_options.h"
+
+namespace tessera::parallel {
+
+struct ActivationOffload;
+struct StateOffload;
+struct WeightOffload;
+
+/// The parts of a configuration on which offload depends.
+struct OffloadChoice {
+  const ZeroOptions& zero;
+  const RecomputeOptions& recompute;
+  const ParallelOptions& parallel;
+  const optim::OptimizerOptions& optimizer;
+  const std::string& device;  ///< as the user names it (memory::device_kind())
+};
+
+/// The disks on which masters and states, working weights, and inputs of recomputed blocks rest.
+using RestingPlaces = std::tuple<std::optional<StateOffload>,
+                                 std::optional<WeightOffload>,
+                                 std::optional<ActivationOffload>>;
+/// Returns them; makes the paths of the folders absolute, so that they are found from any folder.
+RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute);
+
+/// The rules about what rests on a disk. Problems have the place of the key to change.
+void check_offload(const OffloadChoice& choice,
+                   config::Problems& problems,
+                   const config::Origins& origins);
+/// Refuses offload from a device; `on` says that and where it is not built.
+void check_offload_on_device(const OffloadChoice& choice,
+                             const std::string& on,
+                             config::Problems& problems,
+                             const config::Origins& origins);
+/// Notes about keys of offload that have no effect.
+std::vector<std::string> offload_notes(const OffloadChoice& choice);
+
+}  // namespace tessera::parallel
