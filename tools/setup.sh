@@ -9,7 +9,8 @@
 #   tools/setup.sh --python          bring torch and other Python packages, which only the tests of the Python package need
 #   tools/setup.sh --where-python    print the folder that holds them, if there is one, and do nothing
 #   tools/setup.sh --cuda            also install the CUDA libraries of libtorch (wheels-cuda.txt), for training on GPUs. Six
-#                                    libraries that it names and never calls become empty ones; --cuda --full installs these too
+#                                    libraries that it names and never calls become empty ones; --cuda --full installs these too.
+#                                    986 MB more to download where libtorch is not there yet either, else torch's wheel again
 #
 # libtorch is stored in the first of these folders that is set and writable: $TESSERA_CACHE, $XDG_CACHE_HOME/tessera,
 # ~/.cache/tessera, .cache/ in this clone. An entry is created in a temporary folder under a lock and renamed when
@@ -24,6 +25,7 @@ readonly kDownloadMb=585 kUnpackedMb=575
 # pip stores a wheel twice while it downloads; afterwards the wheel and the unpacked files exist at the same time.
 readonly kNeededMb=1250
 readonly kPythonDownloadMb=700 kPythonUnpackedMb=550 kPythonNeededMb=2000
+readonly kTorchWheelMb=531
 readonly kCudaEntry=$kEntry-cuda
 readonly kCudaParts=(torch/lib/libtorch_cuda.so torch/lib/libc10_cuda.so torch/lib/libtorch_nvshmem.so torch/version.py
                      nvidia/cu13/lib/libcublas.so.13 nvidia/cu13/lib/libcublasLt.so.13 nvidia/cudnn/lib/libcudnn.so.9
@@ -140,6 +142,7 @@ choose_cache() {
 }
 
 temporary=""
+kept_wheels=""  # torch's wheel, which fetch_cuda unpacks too
 child=""
 clean_up() {
   trap - EXIT INT TERM HUP
@@ -148,6 +151,7 @@ clean_up() {
     wait "$child" 2>/dev/null || true
   fi
   [[ -z $temporary ]] || rm -rf -- "$temporary"
+  [[ -z $kept_wheels ]] || rm -rf -- "$kept_wheels"
 }
 interrupted() {
   clean_up
@@ -166,11 +170,13 @@ attended() {
 }
 
 download_for() {  # download_for PYTHON FOLDER WHEELS.TXT: downloads the wheels of the list for 3.11, or for the system's python
-  local bar=off kind=()
+  local bar=off kind=() minor
   [[ ! -t 1 ]] || bar=on
-  [[ $1 == python ]] || kind=(--python-version "$1" --implementation cp --abi "cp${1/./}"
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64
-    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64)
+  if [[ $1 != python ]]; then
+    kind=(--python-version "$1" --implementation cp --abi "cp${1/./}" --platform manylinux2014_x86_64 --platform manylinux1_x86_64)
+    for minor in {28..17}; do kind+=(--platform "manylinux_2_${minor}_x86_64"); done  # one does not include the older ones
+  fi
+  [[ -z $kept_wheels ]] || kind+=(--find-links "$kept_wheels")
   TMPDIR=$2 attended "$kPython" -m pip --disable-pip-version-check download --progress-bar "$bar" \
     --no-cache-dir --retries 2 --timeout 30 --dest "$2" --requirement "$3" \
     --require-hashes --no-deps --only-binary=:all: "${kind[@]}" 2>"$2/pip.log"
@@ -246,9 +252,16 @@ fetch_libtorch() {
   attended "$kPython" tools/unpack_libtorch.py "$temporary/wheels" "$temporary/$kEntry" ||
     fail "the downloaded wheels could not be unpacked into $cache (the reason stands above)" tools/setup.sh
   complete "$temporary/$kEntry" || fail "the unpacked wheels lack a file that tessera links" tools/setup.sh
+  if $cuda; then
+    kept_wheels=$(mktemp -d "$cache/.$kEntry.partial.wheel.XXXXXX")
+    mv -- "$temporary"/wheels/torch-*.whl "$kept_wheels"
+  fi
   rm -rf -- "${cache:?}/$kEntry"  # only an incomplete entry can exist here
   chmod 755 "$temporary/$kEntry"
   mv -- "$temporary/$kEntry" "$cache/$kEntry"
+  rm -rf -- "$temporary"
+  temporary=""
+  exec 9>&-
   say "libtorch $kVersion is ready in $cache/$kEntry"
 }
 
@@ -297,6 +310,7 @@ fetch_python() {
 fetch_cuda() {
   local full=$1 list=wheels-cuda.txt download_mb=1517 kept_mb=1790 needed_mb=3400 free_mb again="tools/setup.sh --cuda"
   if $full; then list=wheels-cuda-full.txt download_mb=2168 kept_mb=2660 needed_mb=4900 again+=" --full"; fi
+  if [[ -n $kept_wheels ]]; then download_mb=$((download_mb - kTorchWheelMb)); fi
   lock_entry "$kCudaEntry"
   if cuda_complete "$cache/$kCudaEntry" "$full"; then exec 9>&-; return 0; fi
   rm -rf -- "$cache/.$kCudaEntry.partial."*

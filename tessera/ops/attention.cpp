@@ -88,6 +88,26 @@ double visible_pairs(const AttentionArgs& args, std::int64_t T, std::int64_t S) 
   return pairs;
 }
 
+/// The same for all samples; a query sees keys of its own document.
+double visible_pairs_of_batch(const AttentionArgs& args,
+                              std::int64_t B,
+                              std::int64_t T,
+                              std::int64_t S) {
+  if (!args.starts_BT.defined()) return static_cast<double>(B) * visible_pairs(args, T, S);
+  double pairs = 0;
+  for (const std::vector<Run>& runs : documents_of(args.starts_BT)) {
+    for (const Run& run : runs)
+      pairs += visible_pairs(args, run.end - run.begin, run.end - run.begin);
+  }
+  return pairs;
+}
+
+/// True if documents are passed to the backend one by one.
+bool one_by_one(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
+  return args.starts_BT.defined() &&
+         (q.is_meta() || !backend(q.device()).takes_documents(q, k, args));
+}
+
 /// `products`: number of products of size [T, S] with K terms or results each; `queries` and
 /// `keys`: numbers of tensors of their sizes.
 OpWork work_of(const AttentionArgs& args,
@@ -97,9 +117,9 @@ OpWork work_of(const AttentionArgs& args,
                double queries,
                double keys) {
   const auto B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2), K = q.size(3);
-  const double heads = static_cast<double>(B * H) * static_cast<double>(K);
+  const double heads = static_cast<double>(H) * static_cast<double>(K);
   return {
-      .flops = products * 2.0 * heads * visible_pairs(args, T, S),
+      .flops = products * 2.0 * heads * visible_pairs_of_batch(args, B, T, S),
       .bytes = queries * static_cast<double>(q.nbytes()) + keys * static_cast<double>(k.nbytes()),
       .shape = fmt::format("B{} H{} T{} S{} K{}", B, H, T, S, K),
       .shape_class = ShapeClass::Attention,
@@ -146,7 +166,7 @@ AttentionOut attention(const at::Tensor& q_BHTK,
                        const AttentionArgs& args) {
   check(q_BHTK, k_BGSK, v_BGSK, args);
   check_biases(q_BHTK, k_BGSK, args);
-  if (args.starts_BT.defined()) return packed_attention(q_BHTK, k_BGSK, v_BGSK, args);
+  if (one_by_one(q_BHTK, k_BGSK, args)) return packed_attention(q_BHTK, k_BGSK, v_BGSK, args);
   // Two products: scores and sums.
   const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BGSK, 2, 2, 2); });
   if (q_BHTK.is_meta()) {
@@ -182,7 +202,7 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
                                   const AttentionArgs& args) {
   check(q_BHTK, k_BGSK, v_BGSK, args);
   check_biases(q_BHTK, k_BGSK, args);
-  if (args.starts_BT.defined())
+  if (one_by_one(q_BHTK, k_BGSK, args))
     return packed_attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
   // Five products: scores again, gradients of probabilities, queries, keys and values.
   const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BGSK, 5, 4, 4); });

@@ -26,6 +26,7 @@
 #include "tessera/ops/linear.h"
 #include "tessera/ops/norm.h"
 #include "tessera/ops/paged_attention.h"
+#include "tessera/ops/reduce_parts.h"
 #include "tessera/ops/rotary.h"
 #include "tessera/ops/sampler.h"
 
@@ -90,16 +91,11 @@ constexpr std::uint64_t hash_of(std::string_view text, std::initializer_list<std
 #define TESSERA_OP_VALUE TESSERA_OP
 inline constexpr std::uint64_t kOperations = hash_of(
 #include "tessera/ops/backend_ops.inc"
-    ,
-    {sizeof(NormArgs),
-     sizeof(NormGradArgs),
-     sizeof(AttentionArgs),
-     sizeof(AttentionOut),
-     sizeof(KvPages),
-     sizeof(RotaryTable),
-     sizeof(DropoutKey),
-     sizeof(SamplerOptions),
-     sizeof(RuleRange)});
+    , {sizeof(NormArgs),  sizeof(NormGradArgs), sizeof(AttentionArgs),  sizeof(AttentionOut),
+       sizeof(KvPages),   sizeof(RotaryTable),  sizeof(DropoutKey),     sizeof(SamplerOptions),
+       sizeof(RuleRange), sizeof(Int8Rows),     sizeof(AttentionGrads), sizeof(AdamWScalars),
+       sizeof(SgdStep),   sizeof(AdagradStep),  sizeof(LionStep),       sizeof(RmspropStep),
+       sizeof(NAdamStep), sizeof(AdamaxStep),   sizeof(LambStep),       sizeof(DirectionStep)});
 
 /// The backend for tensors on `device`. For the CPU: "batch_invariant" within a BatchInvariance,
 /// else the one that TESSERA_KERNELS names (read once), by default "cpu"; throws Error{Config} for

@@ -18,6 +18,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/registry.h"
 #include "tessera/comm/transports/local.h"
+#include "tessera/ops/reduce_parts.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/upload.h"
 #include "tessera/transports/staged.h"
@@ -65,31 +66,6 @@ std::vector<std::size_t> equal_parts(std::size_t bytes, int parts) {
   return out;
 }
 
-/// out = in_0 + in_1 + ..., from left to right; bf16 and fp16 are added in fp32 and rounded once.
-void fold(const at::Tensor& parts, const at::Tensor& out, Op op, Write write) {
-  const auto wide = [](const at::Tensor& x) {
-    return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf ? x.to(at::kFloat) : x;
-  };
-  const auto combine = [&](const at::Tensor& a, const at::Tensor& b) {
-    switch (op) {
-      case Op::Sum:
-        return a + b;
-      case Op::Max:
-        return at::maximum(a, b);
-      case Op::Min:
-        return at::minimum(a, b);
-      case Op::BitOr:
-        break;
-    }
-    return a.bitwise_or(b);
-  };
-  at::Tensor sum = wide(parts[0]);
-  if (write == Write::Accumulate) sum = combine(wide(out), sum);
-  for (std::int64_t rank = 1; rank < parts.size(0); ++rank)
-    sum = combine(sum, wide(parts[rank]));
-  out.copy_(sum);
-}
-
 class NcclTransport final : public comm::Transport {
  public:
   NcclTransport(const NcclApi& api, std::shared_ptr<comm::Transport> host, Device device)
@@ -122,7 +98,7 @@ class NcclTransport final : public comm::Transport {
       kept.push_back(parts);
       const std::vector<std::size_t> places = equal_parts(in.bytes(), group.size());
       exchange(lane, in.data, places, parts.data_ptr(), places, site);
-      fold(parts, tensor_of(out), op, write);
+      ops::reduce_parts(parts, op, write == Write::Accumulate, tensor_of(out));
     });
   }
   WorkPtr all_gather(const Group& group, Span in, Span out, CallSite site) override {
@@ -142,7 +118,7 @@ class NcclTransport final : public comm::Transport {
       check(
           api_.all_gather(data.data, all.data_ptr(), data.bytes(), kBytes, lane.comm, native(lane)),
           site);
-      fold(all, own, op, Write::Store);
+      ops::reduce_parts(all, op, /*accumulate=*/false, own);
     });
   }
   WorkPtr broadcast(const Group& group, Span data, int root_index, CallSite site) override {

@@ -4,37 +4,38 @@
 # timeout: 900
 # Faults that are planted into the CUDA kernels are found in their emulation.
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-kernels=$root/tessera/ops/cuda
-common=(-std=c++20 -O1 -fPIC -ffp-contract=off -I"$root" -I"$root/tests" -include "$root/tests/ops/cuda/emulation.h" -w)
+source "$(dirname "${BASH_SOURCE[0]}")/../support/cuda_check.sh"
 shared=$(mktemp -d)
 trap 'rm -rf "$shared"' EXIT
-compile() { "${CXX:-c++}" "${common[@]}" -x c++ -c "$1" -o "$2"; }
-compile "$root/tests/ops/cuda/mutants/check.cpp" "$shared/check.o" && compile "$root/tests/ops/cuda/emulation.cpp" "$shared/emulation.o" ||
-  { echo "the check does not compile"; exit 1; }
-for name in rows exact paged_attention sampler; do compile "$kernels/$name.cu" "$shared/$name.o" || exit 1; done
+compile_check "$shared" -O1 || { echo "the check does not compile"; exit 1; }
 
-# run FILE MUTANT: the exit code of the check with that file in place of the one of its name.
+# run FILE OBJECT: the exit code of the check with that object in place of the one of its name; 2 if it cannot be linked or takes
+# too long, which finds no fault.
 run() {
-  local objects=("$shared/check.o" "$shared/emulation.o") name
-  for name in rows exact paged_attention sampler; do
+  local objects=() name code=0
+  for name in check emulation "${kernels[@]}"; do
     if [[ $name == "$1" ]]; then objects+=("$2"); else objects+=("$shared/$name.o"); fi
   done
-  "${CXX:-c++}" "${objects[@]}" -o "$box/check" && timeout 120 "$box/check"
+  "${CXX:-c++}" "${objects[@]}" -o "$box/check" || return 2
+  timeout 120 "$box/check" || code=$?
+  ((code != 124)) || code=2
+  return "$code"
 }
 right() { run none none; }
 # caught FILE OLD NEW: the check fails if OLD, which must be there, is replaced once.
 caught() {
-  python3 - "$kernels/$1.cu" "$box/$1.cu" "$2" "$3" <<'PY' || exit 1
+  python3 - "$kernel_folder/$1.cu" "$box/$1.cu" "$2" "$3" <<'PY' || exit 1
 import sys
 source, to, old, new = sys.argv[1:]
 text = open(source).read()
 if old not in text: sys.exit(f"{source} has no {old!r}")
 open(to, "w").write(text.replace(old, new, 1))
 PY
-  compile "$box/$1.cu" "$box/$1.o" || exit 1
-  run "$1" "$box/$1.o"
-  expect "the fault is found" test $? -gt 0
+  compile_kernel "$box/$1.cu" "$box/$1.o" -O1 || exit 1
+  local code=0
+  run "$1" "$box/$1.o" || code=$?
+  # 1: a result is wrong; 3: the emulation refuses the kernel; from 128 on: it is ended by a signal.
+  expect "the fault is found, not exit code $code" test $((code == 1 || code == 3 || code >= 128)) = 1
 }
 
 claim "without a fault everything agrees" right
@@ -60,4 +61,8 @@ claim "sums of different scales" caught paged_attention "total = total * keep + 
 claim "no barrier before the first thread reads" caught sampler "undefined[thread] = bad;
   __syncthreads();" "undefined[thread] = bad;"
 claim "no barrier before parts are used again" caught sampler "__syncthreads();  // earlier parts have been read" ""
+claim "a part that is not added" caught reduce_parts "for (i64 part = 1; part < count; ++part)" "for (i64 part = 2; part < count; ++part)"
+claim "an element of a rank in another order" caught reduce_parts "How::of(Element::get(to + at), result)" "How::of(result, result)"
+claim "a lane of sixteen that is not added" caught updates "for (int half = kSums / 2; half > 0; half /= 2)" "for (int half = kSums / 4; half > 0; half /= 2)"
+claim "the same random number for each sample" caught pointwise "a.sample_ids[row]" "a.sample_ids[0]"
 claims_done

@@ -12,7 +12,7 @@ rm -f "$probe"
 
 compiles() {  # compiles ARCHITECTURE
   local kernels
-  for kernels in tessera/ops/cuda/{updates,exact}.cu; do
+  for kernels in tessera/ops/cuda/{updates,exact,reduce_parts}.cu; do
     nvcc -std=c++20 -I. --extended-lambda --expt-relaxed-constexpr -fmad=false -arch="$1" -ptx "$kernels" -o "$box/kernels.ptx" >"$box/out" 2>&1 ||
       { cat "$box/out"; return 1; }
     expect "no warning for $kernels" test ! -s "$box/out"

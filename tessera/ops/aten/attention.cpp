@@ -96,6 +96,12 @@ at::Tensor kept_probabilities(const AttentionArgs& args,
 
 }  // namespace
 
+bool AtenBackend::takes_documents(const at::Tensor& /*q_BHTK*/,
+                                  const at::Tensor& /*k_BGSK*/,
+                                  const AttentionArgs& /*args*/) const {
+  return false;
+}
+
 AttentionOut AtenBackend::attention(const at::Tensor& q_BHTK,
                                     const at::Tensor& k_BGSK,
                                     const at::Tensor& v_BGSK,

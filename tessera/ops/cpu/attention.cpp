@@ -153,6 +153,12 @@ std::int64_t by_queries_scratch(const at::Tensor& q_BHTK, const at::Tensor& k_BG
 
 }  // namespace
 
+bool CpuBackend::takes_documents(const at::Tensor& /*q_BHTK*/,
+                                 const at::Tensor& /*k_BGSK*/,
+                                 const AttentionArgs& /*args*/) const {
+  return false;
+}
+
 AttentionOut CpuBackend::attention(const at::Tensor& q_BHTK,
                                    const at::Tensor& k_BGSK,
                                    const at::Tensor& v_BGSK,

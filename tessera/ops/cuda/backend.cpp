@@ -210,6 +210,23 @@ at::Tensor CudaBackend::cross_entropy(const at::Tensor& logits_NV,
   return losses.sum();
 }
 
+void CudaBackend::reduce_parts(const at::Tensor& parts_PN,
+                               comm::Op op,
+                               bool accumulate,
+                               const at::Tensor& out_N) const {
+  static_assert(static_cast<int>(PartsOp::Sum) == static_cast<int>(comm::Op::Sum) &&
+                static_cast<int>(PartsOp::Max) == static_cast<int>(comm::Op::Max) &&
+                static_cast<int>(PartsOp::Min) == static_cast<int>(comm::Op::Min) &&
+                static_cast<int>(PartsOp::BitOr) == static_cast<int>(comm::Op::BitOr));
+  cuda::reduce_parts(from_torch(out_N.scalar_type()),
+                     static_cast<PartsOp>(op),
+                     parts_PN.const_data_ptr(),
+                     parts_PN.size(0),
+                     accumulate,
+                     out_N.data_ptr(),
+                     out_N.numel());
+}
+
 void CudaBackend::adamw(const RuleRange& range,
                         float* exp_avg,
                         float* exp_avg_sq,

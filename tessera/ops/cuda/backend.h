@@ -37,6 +37,10 @@ class CudaBackend : public gpu::GpuBackend {
                                          double label_smoothing,
                                          const at::Tensor& dlogits_NV) const override;
 
+  void reduce_parts(const at::Tensor& parts_PN,
+                    comm::Op op,
+                    bool accumulate,
+                    const at::Tensor& out_N) const override;
   void linear_bias_grad(const at::Tensor& dy_NO,
                         bool accumulate,
                         const at::Tensor& db_O) const override;

@@ -143,6 +143,17 @@ struct CrossEntropyRows {
 };
 void cross_entropy(DType gradient_dtype, const CrossEntropyRows& rows, std::int64_t count);
 
+/// The operations of comm::Op.
+enum class PartsOp : std::uint8_t { Sum, Max, Min, BitOr };
+/// As ops::reduce_parts(), for a dtype that comm::can_reduce() allows.
+void reduce_parts(DType dtype,
+                  PartsOp op,
+                  const void* parts,
+                  std::int64_t count,
+                  bool accumulate,
+                  void* out,
+                  std::int64_t numel);
+
 // The functions of ops/activation.h on contiguous elements; `gated` reads rows of 2 x width.
 void activate(DType dtype, const void* x, std::int64_t numel, Activation activation, void* y);
 void activate_grad(DType dtype,

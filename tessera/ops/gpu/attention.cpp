@@ -11,11 +11,12 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/gpu/attention_kernel.h"
 #include "tessera/ops/gpu/backend.h"
+#include "tessera/ops/packed_attention.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops {
 namespace {
@@ -42,19 +43,20 @@ class OneOrder {
  public:
   OneOrder()
       : before_(at::globalContext().deterministicAlgorithms()),
+        warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()),
         fill_(at::globalContext().deterministicFillUninitializedMemory()) {
     at::globalContext().setDeterministicFillUninitializedMemory(false);
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   }
   ~OneOrder() {
-    at::globalContext().setDeterministicAlgorithms(before_, /*warn_only=*/false);
+    at::globalContext().setDeterministicAlgorithms(before_, warn_only_);
     at::globalContext().setDeterministicFillUninitializedMemory(fill_);
   }
   OneOrder(const OneOrder&) = delete;
   OneOrder& operator=(const OneOrder&) = delete;
 
  private:
-  bool before_, fill_;
+  bool before_, warn_only_, fill_;
 };
 
 /// True if flash attention computes these arguments. Its causal mask lets the last query see the
@@ -72,8 +74,8 @@ bool flash_can(const at::Tensor& q_BHTK, const at::Tensor& k_BGSK, const Attenti
 /// True if cuDNN's attention does so too.
 bool cudnn_can(const at::Tensor& q_BHTK, const at::Tensor& k_BGSK, const AttentionArgs& args) {
   constexpr std::int64_t kMostChannels = 128;
-  return args.window == 0 && q_BHTK.size(1) == k_BGSK.size(1) && q_BHTK.size(3) <= kMostChannels &&
-         (!args.causal || q_BHTK.size(2) == k_BGSK.size(2));
+  return !args.starts_BT.defined() && args.window == 0 && q_BHTK.size(1) == k_BGSK.size(1) &&
+         q_BHTK.size(3) <= kMostChannels && (!args.causal || q_BHTK.size(2) == k_BGSK.size(2));
 }
 
 struct Windows {
@@ -139,6 +141,93 @@ Grads flash_backward(const at::Tensor& dy,
   return {dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)};
 }
 
+/// The documents of a batch, whose tokens are consecutive rows.
+struct Packed {
+  at::Tensor ends;           ///< int32 [documents + 1] on the device: 0 and the end of each
+  std::int64_t longest = 0;  ///< tokens
+};
+/// Undefined ends if every sample is one document.
+Packed packed_of(const at::Tensor& q_BHTK, const AttentionArgs& args) {
+  if (!args.starts_BT.defined()) return {};
+  const std::int64_t T = q_BHTK.size(2);
+  std::vector<std::int32_t> ends = {0};
+  Packed out;
+  const auto samples = documents_of(args.starts_BT);
+  for (std::size_t b = 0; b < samples.size(); ++b) {
+    for (const Run& run : samples[b]) {
+      ends.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(b) * T + run.end));
+      out.longest = std::max(out.longest, run.end - run.begin);
+    }
+  }
+  if (std::ssize(samples) + 1 < std::ssize(ends))
+    out.ends = on_device(at::tensor(ends, at::kInt), q_BHTK.device());
+  return out;
+}
+
+/// [B, H, T, K] as the rows [B * T, H, K]; a view if the channels of a token are together.
+at::Tensor rows_of_tokens(const at::Tensor& x_BHTK) {
+  return x_BHTK.transpose(1, 2).reshape({-1, x_BHTK.size(1), x_BHTK.size(3)});
+}
+at::Tensor tokens_of_rows(const at::Tensor& rows, const at::Tensor& like_BHTK) {
+  return rows.view({like_BHTK.size(0), like_BHTK.size(2), rows.size(1), rows.size(2)})
+      .transpose(1, 2);
+}
+
+// Documents of any lengths; the logarithms of the sums are [H, B * T] there.
+AttentionOut flash_packed(const Packed& packed,
+                          const at::Tensor& q,
+                          const at::Tensor& k,
+                          const at::Tensor& v,
+                          const AttentionArgs& args) {
+  const auto [left, right] = windows_of(args);
+  const auto results = at::_flash_attention_forward_symint(rows_of_tokens(q),
+                                                           rows_of_tokens(k),
+                                                           rows_of_tokens(v),
+                                                           packed.ends,
+                                                           packed.ends,
+                                                           packed.longest,
+                                                           packed.longest,
+                                                           /*dropout_p=*/0.0,
+                                                           args.causal,
+                                                           /*return_debug_mask=*/false,
+                                                           attention_scale(args, q),
+                                                           left,
+                                                           right);
+  const at::Tensor saved = std::get<1>(results).view({q.size(1), q.size(0), q.size(2)});
+  return {tokens_of_rows(std::get<0>(results), q), saved.transpose(0, 1).contiguous()};
+}
+
+Grads flash_packed_backward(const Packed& packed,
+                            const at::Tensor& dy,
+                            const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            const AttentionOut& out,
+                            const AttentionArgs& args) {
+  const auto [left, right] = windows_of(args);
+  const at::Tensor no_random = at::empty({2}, at::device(q.device()).dtype(at::kUInt64));
+  const at::Tensor unused = at::empty({}, at::device(q.device()).dtype(at::kUInt64));
+  const at::Tensor saved = out.saved.transpose(0, 1).reshape({q.size(1), -1});
+  const auto [dq, dk, dv] = at::_flash_attention_backward_symint(rows_of_tokens(dy),
+                                                                 rows_of_tokens(q),
+                                                                 rows_of_tokens(k),
+                                                                 rows_of_tokens(v),
+                                                                 rows_of_tokens(out.y_BHTK),
+                                                                 saved,
+                                                                 packed.ends,
+                                                                 packed.ends,
+                                                                 packed.longest,
+                                                                 packed.longest,
+                                                                 /*dropout_p=*/0.0,
+                                                                 args.causal,
+                                                                 no_random,
+                                                                 unused,
+                                                                 attention_scale(args, q),
+                                                                 left,
+                                                                 right);
+  return {tokens_of_rows(dq, q), tokens_of_rows(dk, k), tokens_of_rows(dv, v)};
+}
+
 AttentionOut cudnn(const at::Tensor& q,
                    const at::Tensor& k,
                    const at::Tensor& v,
@@ -187,7 +276,9 @@ AttentionOut forward_by(Kernel kernel,
                         const at::Tensor& k,
                         const at::Tensor& v,
                         const AttentionArgs& args) {
-  return kernel == Kernel::Cudnn ? cudnn(q, k, v, args) : flash(q, k, v, args);
+  if (kernel == Kernel::Cudnn) return cudnn(q, k, v, args);
+  const Packed packed = packed_of(q, args);
+  return packed.ends.defined() ? flash_packed(packed, q, k, v, args) : flash(q, k, v, args);
 }
 
 Grads backward_by(Kernel kernel,
@@ -200,13 +291,9 @@ Grads backward_by(Kernel kernel,
   if (kernel == Kernel::Cudnn) return cudnn_backward(dy, q, k, v, out, args);
   std::optional<OneOrder> one_order;
   if (attention_kernel() == AttentionKernel::Deterministic) one_order.emplace();
-  return flash_backward(dy, q, k, v, out, args);
-}
-
-void wait_for(c10::Device device) {
-  if (device.is_cpu()) return;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  guard.synchronizeStream(guard.getStream(device));
+  const Packed packed = packed_of(q, args);
+  return packed.ends.defined() ? flash_packed_backward(packed, dy, q, k, v, out, args)
+                               : flash_backward(dy, q, k, v, out, args);
 }
 
 /// The seconds of a forward and a backward; infinite if the kernel refuses the shape.
@@ -219,11 +306,11 @@ double seconds_of(Kernel kernel,
   double best = std::numeric_limits<double>::infinity();
   try {
     for (int round = 0; round < kRounds; ++round) {
-      wait_for(q.device());
+      wait_for_device(q.device());
       const auto begin = std::chrono::steady_clock::now();
       const AttentionOut out = forward_by(kernel, q, k, v, args);
       static_cast<void>(backward_by(kernel, out.y_BHTK, q, k, v, out, args));
-      wait_for(q.device());
+      wait_for_device(q.device());
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
       if (round > 0) best = std::min(best, took.count());
     }
@@ -253,6 +340,12 @@ Kernel kernel_for(const at::Tensor& q,
 }
 
 }  // namespace
+
+bool GpuBackend::takes_documents(const at::Tensor& q_BHTK,
+                                 const at::Tensor& k_BGSK,
+                                 const AttentionArgs& args) const {
+  return flash_can(q_BHTK, k_BGSK, args);
+}
 
 AttentionOut GpuBackend::attention(const at::Tensor& q_BHTK,
                                    const at::Tensor& k_BGSK,

@@ -34,6 +34,10 @@ class GpuBackend : public aten::AtenBackend {
 
   // Flash attention, or cuDNN's if attention_kernel.h allows it and it was faster; the reference of
   // ops/aten for what neither can: fp32, masks, biases, soft caps, dropout of probabilities.
+  // Flash attention takes documents of any lengths in one call.
+  [[nodiscard]] bool takes_documents(const at::Tensor& q_BHTK,
+                                     const at::Tensor& k_BGSK,
+                                     const AttentionArgs& args) const override;
   [[nodiscard]] AttentionOut attention(const at::Tensor& q_BHTK,
                                        const at::Tensor& k_BGSK,
                                        const at::Tensor& v_BGSK,

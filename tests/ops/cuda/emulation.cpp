@@ -16,7 +16,17 @@
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(TESSERA_EMULATION_TSAN)
+extern "C" {
+void* __tsan_get_current_fiber();
+void* __tsan_create_fiber(unsigned flags);
+void __tsan_switch_to_fiber(void* fiber, unsigned flags);
+void __tsan_acquire(void* address);
+void __tsan_release(void* address);
+}
 #endif
 
 namespace tessera::emulation {
@@ -65,8 +75,9 @@ struct Fiber {
   std::unique_ptr<std::byte[]> stack;
   const char* where = "";
   std::uint64_t words[2] = {};  // of the last two exchanges, by turns
-  unsigned exchanges = 0;
+  unsigned exchanges = 0, barriers = 0, warp_waits = 0;
   void* sanitizer_stack = nullptr;
+  void* known_threads[2] = {};  ///< to ThreadSanitizer, in even and in odd blocks
 };
 
 /// A stack of its own for the scheduler is that of run().
@@ -75,7 +86,9 @@ struct Scheduler {
   Fiber* running = nullptr;
   void* stack_pointer = nullptr;
   const std::function<void()>* kernel = nullptr;
-  std::map<const void*, std::vector<std::byte>> shared;
+  std::map<const void*, std::vector<std::byte>> shared[2];  // of even and of odd blocks
+  unsigned block_number = 0;                                // of the running block
+  void* own_thread = nullptr;                               // to ThreadSanitizer
   Order order = Order::Forward;
   std::mt19937_64 random;
   void* sanitizer_stack = nullptr;
@@ -87,8 +100,31 @@ Scheduler& scheduler() {
   return one;
 }
 
-// AddressSanitizer must know which stack is in use.
+// What a release of one of these tags precedes is in order with what follows its acquisition. A
+// barrier uses two tags by turns: a thread that has passed it may reach the next one before another
+// thread leaves it. A block follows the last one but one, whose shared memory it has.
+struct Tags {
+  char launch = 0, shared = 0, ends[4] = {}, block[2] = {}, warps[kMostThreads / kWarp][2] = {};
+} tags;
+void release_tag([[maybe_unused]] char& tag) {
+#if defined(TESSERA_EMULATION_TSAN)
+  __tsan_release(&tag);
+#endif
+}
+void acquire_tag([[maybe_unused]] char& tag) {
+#if defined(TESSERA_EMULATION_TSAN)
+  __tsan_acquire(&tag);
+#endif
+}
+
+// AddressSanitizer must know which stack is in use, and ThreadSanitizer which thread runs.
 void announce([[maybe_unused]] void** keep, [[maybe_unused]] const Fiber* to) {
+#if defined(TESSERA_EMULATION_TSAN)
+  constexpr unsigned kNoOrder = 1;
+  const Scheduler& of = scheduler();
+  __tsan_switch_to_fiber(to != nullptr ? to->known_threads[of.block_number % 2] : of.own_thread,
+                         kNoOrder);
+#endif
 #if defined(__SANITIZE_ADDRESS__)
   const Scheduler& s = scheduler();
   if (to != nullptr)
@@ -120,7 +156,11 @@ void leave(State state, const char* where) {
 
 void first_function() {
   arrived(nullptr, true);
+  const unsigned number = scheduler().block_number;
+  acquire_tag(tags.launch);
+  acquire_tag(tags.ends[(number + 2) % 4]);
   (*scheduler().kernel)();
+  release_tag(tags.ends[number % 4]);
   leave(State::Done, "the end of the kernel");
   std::abort();
 }
@@ -136,6 +176,13 @@ void resume(Fiber& fiber) {
 
 void prepare(Fiber& fiber) {
   if (!fiber.stack) fiber.stack.reset(new std::byte[kStackBytes]);
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(fiber.stack.get(), kStackBytes);  // frames of the last block
+#endif
+#if defined(TESSERA_EMULATION_TSAN)
+  for (void*& known : fiber.known_threads)
+    if (known == nullptr) known = __tsan_create_fiber(0);
+#endif
   // At the first instruction of a function the stack pointer is 8 below a multiple of 16.
   auto top =
       reinterpret_cast<std::uintptr_t>(fiber.stack.get() + kStackBytes) & ~std::uintptr_t{15};
@@ -145,7 +192,7 @@ void prepare(Fiber& fiber) {
   std::fill_n(words, 6, 0);
   fiber.stack_pointer = words;
   fiber.state = State::Ready;
-  fiber.exchanges = 0;
+  fiber.exchanges = fiber.barriers = fiber.warp_waits = 0;
 }
 
 std::vector<std::size_t> ordered(std::size_t begin, std::size_t end) {
@@ -184,25 +231,45 @@ bool release(std::size_t begin, std::size_t end, State state) {
   return true;
 }
 
-void run_warp(std::size_t begin, std::size_t end) {
-  do {
-    for (const std::size_t i : ordered(begin, end)) {
-      Fiber& fiber = scheduler().fibers[i];
-      if (fiber.state == State::Ready) resume(fiber);
+/// Runs the threads of a warp to their next barrier or warp operation. Returns true if it was a
+/// warp operation, which all of them have reached.
+bool run_warp(std::size_t begin, std::size_t end) {
+  for (const std::size_t i : ordered(begin, end)) {
+    Fiber& fiber = scheduler().fibers[i];
+    if (fiber.state == State::Ready) resume(fiber);
+  }
+  return release(begin, end, State::AtWarp);
+}
+
+/// Runs all warps as far as barriers allow.
+void run_warps(std::size_t threads) {
+  const std::size_t warps = (threads + kWarp - 1) / kWarp;
+  const bool alternating = scheduler().order == Order::Alternating;
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::size_t warp : ordered(0, warps)) {
+      const std::size_t begin = warp * kWarp, end = std::min(threads, begin + kWarp);
+      while (run_warp(begin, end)) {
+        again = again || alternating;
+        if (alternating) break;
+      }
     }
-  } while (release(begin, end, State::AtWarp));
+  }
 }
 
 void run_block() {
   Scheduler& s = scheduler();
   const std::size_t threads = s.fibers.size();
-  const std::size_t warps = (threads + kWarp - 1) / kWarp;
   for (Fiber& fiber : s.fibers)
     prepare(fiber);
-  s.shared.clear();
+  ++s.block_number;
+  for (auto& [key, memory] : s.shared[s.block_number % 2]) {
+    // Not by memset, which ThreadSanitizer would see.
+    for (volatile std::byte& byte : memory)
+      byte = std::byte{0xff};
+  }
   do {
-    for (const std::size_t warp : ordered(0, warps))
-      run_warp(warp * kWarp, std::min(threads, (warp + 1) * kWarp));
+    run_warps(threads);
   } while (release(0, threads, State::AtBlock));
   const bool ended = std::all_of(s.fibers.begin(), s.fibers.end(), [](const Fiber& fiber) {
     return fiber.state == State::Done;
@@ -211,6 +278,11 @@ void run_block() {
 }
 
 }  // namespace
+
+const char* name(Order order) {
+  constexpr const char* kNames[] = {"Forward", "Backward", "Shuffled", "Alternating"};
+  return kNames[static_cast<int>(order)];
+}
 
 void set_order(Order order, std::uint64_t seed) {
   scheduler().order = order;
@@ -222,17 +294,30 @@ const Position& position() {
 }
 
 void* shared(const void* key, std::size_t bytes) {
-  std::vector<std::byte>& memory = scheduler().shared[key];
-  if (memory.empty()) memory.assign(bytes, std::byte{0xff});
+  Scheduler& s = scheduler();
+  std::vector<std::byte>& memory = s.shared[s.block_number % 2][key];
+  if (memory.empty()) {
+    memory.assign(bytes, std::byte{0xff});
+    release_tag(tags.shared);
+  }
+  acquire_tag(tags.shared);
   return memory.data();
 }
 
 void wait_for_block(const char* where) {
+  char& tag = tags.block[scheduler().running->barriers++ % 2];
+  release_tag(tag);
   leave(State::AtBlock, where);
+  acquire_tag(tag);
 }
 
 void wait_for_warp(const char* where) {
+  const Scheduler& s = scheduler();
+  const auto warp = static_cast<std::size_t>(s.running - s.fibers.data()) / kWarp;
+  char& tag = tags.warps[warp][s.running->warp_waits++ % 2];
+  release_tag(tag);
   leave(State::AtWarp, where);
+  acquire_tag(tag);
 }
 
 std::uint64_t exchange(std::uint64_t word, int from, const char* where) {
@@ -275,6 +360,12 @@ void run_blocks(dim3 grid, dim3 block, const std::function<void()>& kernel) {
   Scheduler& s = scheduler();
   s.kernel = &kernel;
   s.fibers.resize(threads);
+  for (auto& shared : s.shared)
+    shared.clear();
+#if defined(TESSERA_EMULATION_TSAN)
+  s.own_thread = __tsan_get_current_fiber();
+#endif
+  release_tag(tags.launch);
   for (unsigned i = 0; i < threads; ++i) {
     Position& at = s.fibers[i].position;
     at.thread = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
@@ -291,6 +382,8 @@ void run_blocks(dim3 grid, dim3 block, const std::function<void()>& kernel) {
       }
     }
   }
+  for (char& end : tags.ends)
+    acquire_tag(end);
 }
 
 }  // namespace

@@ -4,8 +4,14 @@
 // Between two barriers, a warp runs as far as it can before the next one starts, so that a kernel
 // that lacks a barrier reads values that are not there yet; the order of warps and lanes is an
 // option. Shared memory begins as NaNs. A barrier or a warp operation that only some threads reach
-// is an exception with the places where the threads wait. Not found: races between blocks, and
-// effects of the memory model. Threads: any; kernels run one after the other.
+// is an exception with the places where the threads wait. Not found: effects of the memory model,
+// and, without ThreadSanitizer, races between blocks. Threads: any; kernels run one after the
+// other.
+//
+// With -fsanitize=thread each CUDA thread is a thread for the sanitizer, which only barriers put
+// into order, and successive blocks are not in order: it finds races of a block's threads in shared
+// and global memory, and races between neighbouring blocks. Compile emulation.cpp itself without
+// that flag, and with TESSERA_EMULATION_TSAN. AddressSanitizer knows the threads' stacks.
 #pragma once
 
 #include <cmath>
@@ -29,8 +35,13 @@ struct dim3 {
 
 namespace tessera::emulation {
 
-/// The order in which the warps of a block, and the lanes of a warp, run.
-enum class Order { Forward, Backward, Shuffled };
+/// The order in which the warps of a block, and the lanes of a warp, run. Alternating: a warp runs
+/// only to its next warp operation before the next warp runs, so that the warps stay abreast; in
+/// the other orders it runs as far as it can.
+enum class Order { Forward, Backward, Shuffled, Alternating };
+inline constexpr Order kOrders[] = {
+    Order::Forward, Order::Backward, Order::Shuffled, Order::Alternating};
+const char* name(Order order);
 /// The order of the kernels that are started from now on; `seed` is that of Order::Shuffled.
 void set_order(Order order, std::uint64_t seed = 1);
 
@@ -76,8 +87,14 @@ T exchanged(T value, int from, const char* where) {
   static const char name##_key = 0;       \
   type* const name =                      \
       static_cast<type*>(::tessera::emulation::shared(&name##_key, sizeof(type) * (count)))
+#if defined(TESSERA_EMULATION_PTX)
+#include "ops/cuda/ptx/launch.h"
+#define TESSERA_LAUNCH(grid, block, kernel, ...) \
+  ::tessera::emulation::launch(grid, block, #kernel, kernel, __VA_ARGS__)
+#else
 #define TESSERA_LAUNCH(grid, block, kernel, ...) \
   ::tessera::emulation::run(grid, block, [=] { (kernel)(__VA_ARGS__); })
+#endif
 
 #define threadIdx (::tessera::emulation::position().thread)
 #define blockIdx (::tessera::emulation::position().block)
@@ -99,10 +116,11 @@ T __shfl_down_sync(unsigned /*mask*/, T value, int by, int width = tessera::emul
   return tessera::emulation::exchanged(value, from, "__shfl_down_sync");
 }
 
-/// Fibers are not interrupted, so that these are atomic.
 template <class T>
 T atomicMin(T* at, T value) {
-  const T before = *at;
-  if (value < before) *at = value;
+  T before = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (value < before && !__atomic_compare_exchange_n(
+                               at, &before, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
   return before;
 }

@@ -104,6 +104,25 @@ void check_flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) 
   TORCH_CHECK(q.size(2) % k.size(2) == 0, "heads of keys must divide those of queries");
 }
 
+/// fn(first row, rows) for each document, whose ends are int32 [documents + 1].
+template <class Fn>
+void each_document(const at::Tensor& ends, const at::Tensor& rows, std::int64_t longest, Fn fn) {
+  TORCH_CHECK(ends.scalar_type() == at::kInt && ends.dim() == 1 && ends.is_contiguous(),
+              "cu_seqlens must be contiguous and int32");
+  TORCH_CHECK(rows.dim() == 3 && rows.stride(2) == 1, "rows of documents are [total, heads, size]");
+  const auto* const end = ends.const_data_ptr<std::int32_t>();
+  const std::int64_t count = ends.numel() - 1;
+  TORCH_CHECK(end[0] == 0 && end[count] == rows.size(0), "cu_seqlens must cover the rows");
+  for (std::int64_t i = 0; i < count; ++i) {
+    TORCH_CHECK(end[i + 1] > end[i] && end[i + 1] - end[i] <= longest, "max_seqlen");
+    fn(end[i], end[i + 1] - end[i]);
+  }
+}
+/// Rows [first, first + count) of [total, heads, size] as a sample [1, count, heads, size].
+at::Tensor document(const at::Tensor& rows, std::int64_t first, std::int64_t count) {
+  return rows.narrow(0, first, count).unsqueeze(0);
+}
+
 using Maybe = std::optional<at::Tensor>;
 using Number = std::optional<c10::SymInt>;
 
@@ -126,10 +145,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash(
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
-    const Maybe& /*cum_q*/,
-    const Maybe& /*cum_k*/,
-    c10::SymInt /*max_q*/,
-    c10::SymInt /*max_k*/,
+    const Maybe& cum_q,
+    const Maybe& cum_k,
+    c10::SymInt max_q,
+    c10::SymInt max_k,
     double dropout,
     bool causal,
     bool /*debug*/,
@@ -139,8 +158,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash(
     const Maybe& /*used*/,
     const Maybe& alibi) {
   TORCH_CHECK(dropout == 0.0 && !alibi, "not expected by these tests");
-  auto [y, lse] = forward(flash_arguments(q, k, v, causal, scale, left, right));
   const at::Tensor none = at::empty({0}, at::kLong);
+  if (cum_q && cum_q->defined()) {
+    TORCH_CHECK(cum_k && at::equal(*cum_q, *cum_k) && max_q == max_k, "self-attention");
+    const at::Tensor y = at::empty_like(q, at::MemoryFormat::Contiguous),
+                     lse = at::empty({q.size(1), q.size(0)}, at::kFloat);
+    each_document(*cum_q, q, max_q.expect_int(), [&](std::int64_t first, std::int64_t count) {
+      const auto of = [&](const at::Tensor& x) { return document(x, first, count); };
+      const auto [part, sums] =
+          forward(flash_arguments(of(q), of(k), of(v), causal, scale, left, right));
+      of(y).copy_(part.transpose(1, 2));
+      lse.narrow(1, first, count).copy_(sums[0]);
+    });
+    return {y, lse, none, none, none};
+  }
+  auto [y, lse] = forward(flash_arguments(q, k, v, causal, scale, left, right));
   return {y.transpose(1, 2).contiguous(), lse, none, none, none};
 }
 
@@ -150,10 +182,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(const at::Tensor& 
                                                               const at::Tensor& v,
                                                               const at::Tensor& y,
                                                               const at::Tensor& lse,
-                                                              const at::Tensor& /*cum_q*/,
-                                                              const at::Tensor& /*cum_k*/,
-                                                              c10::SymInt /*max_q*/,
-                                                              c10::SymInt /*max_k*/,
+                                                              const at::Tensor& cum_q,
+                                                              const at::Tensor& cum_k,
+                                                              c10::SymInt max_q,
+                                                              c10::SymInt max_k,
                                                               double /*dropout*/,
                                                               bool causal,
                                                               const at::Tensor& /*state*/,
@@ -161,9 +193,26 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(const at::Tensor& 
                                                               std::optional<double> scale,
                                                               Number left,
                                                               Number right) {
-  TORCH_CHECK(dy.stride(3) == 1 && y.stride(3) == 1,
+  TORCH_CHECK(dy.stride(-1) == 1 && y.stride(-1) == 1,
               "dout and out must have contiguous last dimension");
   TORCH_CHECK(dy.scalar_type() == q.scalar_type(), "query and dout must have the same dtype");
+  if (cum_q.defined()) {
+    TORCH_CHECK(at::equal(cum_q, cum_k) && max_q == max_k, "self-attention");
+    TORCH_CHECK(lse.sizes() == at::IntArrayRef({q.size(1), q.size(0)}) && lse.is_contiguous(),
+                "softmax_lse of documents is [heads, total]");
+    const at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);
+    each_document(cum_q, q, max_q.expect_int(), [&](std::int64_t first, std::int64_t count) {
+      const auto of = [&](const at::Tensor& x) { return document(x, first, count); };
+      const auto made = backward(flash_arguments(of(q), of(k), of(v), causal, scale, left, right),
+                                 of(dy).transpose(1, 2),
+                                 of(y).transpose(1, 2),
+                                 lse.narrow(1, first, count).unsqueeze(0));
+      of(dq).copy_(std::get<0>(made).transpose(1, 2));
+      of(dk).copy_(std::get<1>(made).transpose(1, 2));
+      of(dv).copy_(std::get<2>(made).transpose(1, 2));
+    });
+    return {dq, dk, dv};
+  }
   const auto [dq, dk, dv] = backward(flash_arguments(q, k, v, causal, scale, left, right),
                                      dy.transpose(1, 2),
                                      y.transpose(1, 2),

@@ -173,12 +173,8 @@ TEST_P(CudaHeads, RefuseALogitThatIsNotANumberAndTakeInfiniteOnes) {
 
 INSTANTIATE_TEST_SUITE_P(Orders,
                          CudaHeads,
-                         testing::Values(Order::Forward, Order::Backward, Order::Shuffled),
-                         [](const auto& info) {
-                           return std::string(info.param == Order::Forward    ? "Forward"
-                                              : info.param == Order::Backward ? "Backward"
-                                                                              : "Shuffled");
-                         });
+                         testing::ValuesIn(emulation::kOrders),
+                         [](const auto& info) { return emulation::name(info.param); });
 
 // ---- libraries
 
@@ -259,6 +255,51 @@ TEST(GpuAttention, IsThatOfTheReferenceWithEachLibrary) {
   }
 }
 
+TEST(GpuAttention, TakesDocumentsOfAnyLengthsInOneCall) {
+  const at::Tensor starts = int64s({0, 0, 0, 3, 4, 4, 4, 0, 1, 1, 3, 3, 3, 6}).view({2, 7});
+  for (const std::int64_t window : {0, 2}) {
+    for (const bool causal : {true, false}) {
+      for (const std::int64_t groups : {4, 2}) {
+        SCOPED_TRACE(testing::Message() << window << causal << groups);
+        const auto heads = [](std::int64_t count, unsigned seed) {
+          return random({2, 7, count, 8}, seed, at::kBFloat16).transpose(1, 2);
+        };
+        const at::Tensor q = heads(4, 1), k = heads(groups, 2), v = heads(groups, 3),
+                         dy = heads(4, 4);
+        AttentionArgs args;
+        args.window = window;
+        args.causal = causal;
+        const auto one_document = args;
+        args.starts_BT = starts;
+        ASSERT_TRUE(emulated_backend().takes_documents(q, k, args));
+        const AttentionOut out = emulated_backend().attention(q, k, v, args);
+        const AttentionGrads d = emulated_backend().attention_backward(dy, q, k, v, out, args);
+        EXPECT_EQ(out.saved.sizes(), at::IntArrayRef({2, 4, 7}));
+        for (const auto& [sample, begin, end] : std::vector<std::array<std::int64_t, 3>>{
+                 {0, 0, 3}, {0, 3, 4}, {0, 4, 7}, {1, 0, 1}, {1, 1, 3}, {1, 3, 6}, {1, 6, 7}}) {
+          const auto of = [&, s = sample, b = begin, e = end](const at::Tensor& x) {
+            return x.narrow(0, s, 1).narrow(2, b, e - b);
+          };
+          const AttentionOut wanted = reference().attention(of(q), of(k), of(v), one_document);
+          const AttentionGrads of_wanted =
+              reference().attention_backward(of(dy), of(q), of(k), of(v), wanted, one_document);
+          const double within = 6 * epsilon(at::kBFloat16) + 1e-5;
+          expect_close(of(out.y_BHTK), doubles(wanted.y_BHTK), within);
+          expect_close(of(out.saved), doubles(wanted.saved), within);
+          expect_close(of(d.dq_BHTK), doubles(of_wanted.dq_BHTK), within);
+          expect_close(of(d.dk_BGSK), doubles(of_wanted.dk_BGSK), within);
+          expect_close(of(d.dv_BGSK), doubles(of_wanted.dv_BGSK), within);
+        }
+      }
+    }
+  }
+  AttentionArgs masked;
+  masked.starts_BT = starts;
+  masked.softcap = 5.0;
+  const at::Tensor q = random({2, 7, 4, 8}, 1, at::kBFloat16).transpose(1, 2);
+  EXPECT_FALSE(emulated_backend().takes_documents(q, q, masked));
+}
+
 /// Counts the scores that a call would need as a whole.
 TEST(GpuAttention, NeedsNoMemoryForScoresWhereAFusedKernelRuns) {
   const at::Tensor q = at::empty({1, 2, 4096, 64}, at::device(at::kMeta).dtype(at::kBFloat16));
@@ -275,6 +316,11 @@ TEST(GpuAttention, LeavesTheDeterminismOfTheProcessAsItWas) {
   const AttentionOut out = emulated_backend().attention(q, q, q, {});
   static_cast<void>(emulated_backend().attention_backward(q, q, q, q, out, {}));
   EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  static_cast<void>(emulated_backend().attention_backward(q, q, q, q, out, {}));
+  EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
+  EXPECT_TRUE(at::globalContext().deterministicAlgorithmsWarnOnly());
+  at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false);
 }
 
 }  // namespace

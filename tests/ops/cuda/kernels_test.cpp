@@ -16,7 +16,9 @@
 #include "ops/updates.h"
 #include <gmock/gmock.h>
 
+#include "tessera/comm/reduce.h"
 #include "tessera/ops/backend.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 namespace {
@@ -24,10 +26,6 @@ namespace {
 using emulation::Order;
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::string name_of(Order order) {
-  return order == Order::Forward ? "Forward" : order == Order::Backward ? "Backward" : "Shuffled";
-}
 
 /// Runs the kernels of a test in each order of warps and lanes.
 class CudaKernels : public testing::TestWithParam<Order> {
@@ -263,10 +261,48 @@ TEST_P(CudaKernels, ComputeTheCrossEntropyAsTheReferenceDoes) {
   }
 }
 
+TEST_P(CudaKernels, ReducePartsToTheBitsOfTheTransports) {
+  using comm::Op;
+  for (const at::ScalarType dtype :
+       {at::kFloat, at::kDouble, at::kBFloat16, at::kLong, at::kInt, at::kByte}) {
+    for (const Op op : {Op::Sum, Op::Max, Op::Min, Op::BitOr}) {
+      if (!comm::can_reduce(op, from_torch(dtype))) continue;
+      for (const std::int64_t count : {1, 2, 3, 5}) {
+        for (const bool accumulate : {false, true}) {
+          SCOPED_TRACE(testing::Message() << c10::toString(dtype) << " " << comm::name(op) << " of "
+                                          << count << (accumulate ? " more" : ""));
+          const at::Tensor wide = random({count + 1, 700}, 3) * 1e3;
+          wide[0][5] = NAN;
+          wide[count][7] = NAN;
+          const bool whole = dtype == at::kLong || dtype == at::kInt || dtype == at::kByte;
+          const at::Tensor values =
+              whole ? (wide.nan_to_num() * 1e6).to(at::kLong).to(dtype) : wide.to(dtype);
+          const at::Tensor parts = values.narrow(0, 1, count).contiguous();
+          const at::Tensor ours = values[0].clone(), wanted = values[0].clone();
+          std::vector<const void*> inputs;
+          for (std::int64_t i = accumulate ? 0 : 1; i <= count; ++i)
+            inputs.push_back(values[i].const_data_ptr());
+          comm::reduce_arrays(op, from_torch(dtype), wanted.data_ptr(), inputs, 700);
+          emulated_backend().reduce_parts(parts, op, accumulate, ours);
+          EXPECT_TRUE(same_bits(ours, wanted));
+          for (const char* const other : {"cpu", "aten"}) {
+            const at::Tensor made = values[0].clone();
+            backends().get(other)->reduce_parts(parts, op, accumulate, made);
+            if (other == std::string("cpu"))
+              EXPECT_TRUE(same_bits(made, wanted));
+            else
+              EXPECT_TRUE(at::allclose(made, wanted, 0.0, 0.0, /*equal_nan=*/true));
+          }
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Orders,
                          CudaKernels,
-                         testing::Values(Order::Forward, Order::Backward, Order::Shuffled),
-                         [](const auto& info) { return name_of(info.param); });
+                         testing::ValuesIn(emulation::kOrders),
+                         [](const auto& info) { return emulation::name(info.param); });
 
 /// Every thread reads what the thread `by` places before it has written.
 void read_from_others(float* out, int by, bool with_barrier) {
@@ -277,7 +313,7 @@ void read_from_others(float* out, int by, bool with_barrier) {
 }
 
 TEST(Emulation, AMissingBarrierChangesTheResult) {
-  for (const Order order : {Order::Forward, Order::Backward, Order::Shuffled}) {
+  for (const Order order : emulation::kOrders) {
     emulation::set_order(order, 3);
     std::vector<float> all(64), some(64);
     float *const right = all.data(), *const wrong = some.data();

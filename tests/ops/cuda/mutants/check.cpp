@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs CUDA kernels in their emulation, in three orders of threads, and compares them with plain
+// Runs CUDA kernels in their emulation, in four orders of threads, and compares them with plain
 // loops in fp64. It needs no libtorch, so that a mutant is compiled in seconds
-// (tests/ops/cuda_mutants_test.sh). Exit codes: 0 all agree, 1 a result is wrong, 3 a kernel was
-// refused.
+// (tests/ops/cuda_mutants_test.sh) or with a sanitizer (tests/ops/cuda_sanitizers_test.sh). Exit
+// codes: 0 all agree, 1 a result is wrong, 3 a kernel was refused.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,6 +15,7 @@
 
 #include "ops/cuda/emulation.h"
 
+#include "tessera/base/dtype.h"
 #include "tessera/base/quant_codes.h"
 #include "tessera/ops/cuda/kernels.h"
 
@@ -290,6 +291,117 @@ void check_sampler(std::int64_t V) {
   }
 }
 
+void check_updates(std::int64_t numel) {
+  const auto n = static_cast<std::size_t>(numel);
+  const Floats before = numbers(n, 14), grad = numbers(n, 15), m_before = numbers(n, 16);
+  Floats master = before, m = m_before, v(n, 0.25F);
+  for (Floats* const results : {&master, &m, &v})
+    results->push_back(kGuard);
+  std::vector<std::uint16_t> working(n);
+  const RuleRange range = {.master = master.data(),
+                           .grad = grad.data(),
+                           .working = working.data(),
+                           .working_dtype = DType::BF16,
+                           .numel = numel};
+  adamw(range, m.data(), v.data(), {.lr = 0.01, .weight_decay = 0.1, .step = 3}, 0, numel);
+  for (std::size_t i = 0; i < n; ++i) {
+    const double avg = 0.9 * m_before[i] + 0.1 * grad[i],
+                 squares = 0.999 * 0.25 + 0.001 * grad[i] * grad[i];
+    const double step =
+        avg / (1.0 - std::pow(0.9, 3)) / (std::sqrt(squares / (1.0 - std::pow(0.999, 3))) + 1e-8);
+    expect("AdamW", master[i], before[i] * (1.0 - 0.01 * 0.1) - 0.01 * step);
+    expect("its first moment", m[i], avg);
+    expect("its second moment", v[i], squares);
+    expect("its working copy", from_bf16(working[i]), from_bf16(to_bf16(master[i])), 0.0);
+  }
+  for (const Floats* const results : {&master, &m, &v})
+    expect_guard("behind AdamW", *results);
+  constexpr std::int64_t kChunk = 100;
+  const std::int64_t chunks = (numel + kChunk - 1) / kChunk;
+  std::vector<double> sums(static_cast<std::size_t>(chunks) + 1, kGuard);
+  chunk_square_sums(grad.data(), numel, kChunk, sums.data());
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    double sum = 0;
+    for (std::int64_t i = chunk * kChunk; i < std::min(numel, (chunk + 1) * kChunk); ++i)
+      sum += double{grad[static_cast<std::size_t>(i)]} * grad[static_cast<std::size_t>(i)];
+    expect("a sum of squares", sums[static_cast<std::size_t>(chunk)], sum, 1e-9);
+  }
+  expect("behind the sums", sums.back(), kGuard, 0.0);
+  Floats broken = grad;
+  broken[n / 2] = broken[n - 1] = std::numeric_limits<float>::infinity();
+  unsigned long long first = 0;
+  first_nonfinite(broken.data(), numel, &first);
+  expect("the first infinite value", static_cast<double>(first), static_cast<double>(n / 2), 0.0);
+}
+
+void check_parts() {
+  constexpr std::int64_t kParts = 3, kCount = 300;
+  const Floats parts = numbers(kParts * kCount, 17), before = numbers(kCount, 18);
+  Floats out = before;
+  out.push_back(kGuard);
+  reduce_parts(DType::F32, PartsOp::Sum, parts.data(), kParts, true, out.data(), kCount);
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    float sum = before[at];
+    for (std::int64_t part = 0; part < kParts; ++part)
+      sum += parts[static_cast<std::size_t>(part * kCount + i)];
+    expect("a sum of parts", out[at], sum, 0.0);
+  }
+  expect_guard("behind the sums of parts", out);
+}
+
+void check_pointwise() {
+  constexpr std::int64_t kRows = 40, kChannels = 20, kCount = kRows * kChannels;
+  const Floats x = numbers(kCount, 19, 3.0F), plus = numbers(kCount, 20);
+  Floats y = room(kCount);
+  activate(DType::F32, x.data(), kCount, Activation::Silu, y.data());
+  for (std::size_t i = 0; i < kCount; ++i)
+    expect("SiLU", y[i], x[i] / (1.0 + std::exp(-double{x[i]})));
+  expect_guard("behind SiLU", y);
+  const Ints samples = {7, 9};
+  dropout(DType::F32,
+          {.key = 3,
+           .sample_ids = samples.data(),
+           .parts = nullptr,
+           .element_offset = 0,
+           .column = 0,
+           .columns = 1,
+           .each = kCount / 2,
+           .length = kCount / 2,
+           .run = kCount / 2,
+           .numel = kCount,
+           .threshold = 1U << 22U,
+           .scale = 4.0F / 3.0F},
+          x.data(),
+          plus.data(),
+          y.data());
+  int kept = 0, others = 0;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const bool is_kept = y[i] != plus[i];
+    kept += is_kept ? 1 : 0;
+    const std::size_t in_the_other = (i + kCount / 2) % kCount;
+    others += is_kept != (y[in_the_other] != plus[in_the_other]) ? 1 : 0;
+    if (is_kept) expect("dropout", y[i], x[i] * 4.0 / 3.0 + plus[i]);
+  }
+  expect("the share that dropout keeps", kept / double{kCount}, 0.75, 0.05);
+  expect("the share that differs between samples", others / double{kCount}, 0.375, 0.1);
+  expect_guard("behind dropout", y);
+  const Ints ids = {0, 0, 1, 3}, places = {2, 5, 0, 1};
+  Floats table = room(5 * kChannels);
+  std::fill(table.begin(), table.end() - 1, 1.0F);
+  embedding_grad(DType::F32, x.data(), {ids.data(), places.data(), 4}, kChannels, table.data());
+  for (std::int64_t id = 0; id < 5; ++id) {
+    for (std::int64_t c = 0; c < kChannels; ++c) {
+      double sum = 1.0;
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] == id) sum += x[static_cast<std::size_t>(places[i] * kChannels + c)];
+      }
+      expect("a row of a table", table[static_cast<std::size_t>(id * kChannels + c)], sum);
+    }
+  }
+  expect_guard("behind a table", table);
+}
+
 }  // namespace
 }  // namespace tessera::ops::cuda
 
@@ -297,7 +409,7 @@ int main() {
   using namespace tessera::ops::cuda;
   using tessera::emulation::Order;
   try {
-    for (const Order order : {Order::Forward, Order::Backward, Order::Shuffled}) {
+    for (const Order order : tessera::emulation::kOrders) {
       tessera::emulation::set_order(order, 3);
       for (const std::int64_t channels : {33, 600})
         check_norms(70, channels);
@@ -306,6 +418,9 @@ int main() {
       check_nf4(700);
       check_rotary();
       check_paged_attention();
+      check_updates(700);
+      check_parts();
+      check_pointwise();
       check_sampler(5);
       check_sampler(900);
     }
