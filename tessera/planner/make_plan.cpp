@@ -338,6 +338,8 @@ class Planner {
     layout_.feedback = complete_feedback(config_.zero_optimization);
     layout_.sparse_rows = config.sparse_gradients;
     layout_.offload = complete_offload(config_.zero_optimization);
+    layout_.states_on_host =
+        config_.zero_optimization.offload_optimizer.device == parallel::OffloadDevice::Cpu;
     layout_.weight_offload = complete_weight_offload(config_.zero_optimization);
     layout_.activation_offload = complete_activation_offload(config_.activation_checkpointing);
     layout_.partition_activations = config.activation_checkpointing.partition_activations;

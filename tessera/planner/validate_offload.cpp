@@ -118,10 +118,15 @@ void check_offload_on_device(const TrainConfig& config,
   };
   const parallel::ZeroOptions& zero = config.zero_optimization;
   using parallel::OffloadDevice;
-  if (zero.offload_optimizer.device.value_or(OffloadDevice::None) != OffloadDevice::None)
+  if (zero.offload_optimizer.to_disk())
     add("zero_optimization.offload_optimizer.device",
-        on + ": masters and states outside of its memory",
-        "set it to \"none\", and zero_optimization.stage to 1 or more");
+        on + ": masters and states on a disk",
+        "set it to \"cpu\", which is the host's memory, or to \"none\"");
+  if (zero.offload_optimizer.device == OffloadDevice::Cpu &&
+      config.bf16.bf16_master_weights_and_grads)
+    add("zero_optimization.offload_optimizer.device",
+        "\"cpu\" needs fp32 masters",
+        "set bf16.bf16_master_weights_and_grads to false, or this to \"none\"");
   if (zero.offload_param.device.value_or(OffloadDevice::None) != OffloadDevice::None)
     add("zero_optimization.offload_param.device",
         on + ": weights outside of its memory",
