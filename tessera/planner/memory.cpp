@@ -52,6 +52,19 @@ bool updates_on_host(const Plan& plan) {
   return plan.layout().states_on_host || make_rule(plan.recipe())->host_only();
 }
 
+// The masters of fp32 weights, which are on the device, and the pinned memory through which the
+// gradient and the weights of a buffer travel.
+std::int64_t beside_states_on_host(const Plan& plan, const parallel::PlannedStage& stage) {
+  const auto value = static_cast<std::int64_t>(size_of(plan.layout().working));
+  std::int64_t masters = 0, largest = 0;
+  for (const parallel::PlannedBuffer& buffer : stage.buffers) {
+    if (!buffer.group.trainable) continue;
+    if (plan.layout().working == DType::F32) masters += 4 * buffer.owned.numel;
+    largest = std::max(largest, buffer.owned.numel);
+  }
+  return masters + (4 + value) * largest;
+}
+
 // The states of every stage.
 std::vector<parallel::StateBytes> states_of(const Plan& plan) {
   std::vector<parallel::StateBytes> out;
@@ -73,7 +86,11 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
                      resting = std::max(activations.evaluation, saved);
   MemoryEstimate out;
   out.parameters = weights.resting + weights.gathered;
-  (updates_on_host(plan) ? out.on_host : out.optimizer) = states.memory;
+  if (updates_on_host(plan)) {
+    out.on_host = states.memory + beside_states_on_host(plan, planned);
+  } else {
+    out.optimizer = states.memory;
+  }
   out.disk = states.disk + weights.disk + activations.disk;
   out.gradients = gradients.total();
   out.activations = std::max(activations.training, resting);
