@@ -182,7 +182,7 @@ const std::vector<Case>& cases() {
        {{"trainer.ema.decay", "0.9"}, {"eval.weights", "\"ema\""}}},
       // Masters and states on the host, which updates them by the rules of the CPU.
       {"OnHost", {.accumulation = 2}, kOnHost},
-      {"OnHostStage0", {.ranks = 2, .stage = 0}, kOnHost},
+      {"OnHostStage1", {.ranks = 2, .stage = 1}, kOnHost},
       {"OnHostFp16",
        {.ranks = 2, .stage = 2},
        {kOnHost[0], {"fp16", R"({"enabled": true, "initial_scale_power": 4})"}}},
@@ -192,7 +192,7 @@ const std::vector<Case>& cases() {
         {"bf16", kBf16},
         {"zero_optimization.stage3_param_persistence_threshold", "0"}}},
       {"OnHostPipeline",
-       {.ranks = 2, .accumulation = 4, .stage = 0, .pipeline = R"({"size": 2})"},
+       {.ranks = 2, .accumulation = 4, .pipeline = R"({"size": 2})"},
        {kOnHost[0], {"bf16", kBf16}}},
       {"OnHostAverage",
        {.ranks = 2, .stage = 2},

@@ -68,8 +68,9 @@ TEST(DeviceOfAPlan, AllowsWhatRunsOnAnyDevice) {
 TEST(DeviceOfAPlan, NeedsFp32MastersForUpdatesOnTheHost) {
   const std::string pure = R"(, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true})";
   EXPECT_THAT(
-      problems_of("cuda",
-                  pure + R"(, "zero_optimization": {"offload_optimizer": {"device": "cpu"}})"),
+      problems_of(
+          "cuda",
+          pure + R"(, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}})"),
       AllOf(HasSubstr("zero_optimization.offload_optimizer.device"), HasSubstr("fp32 masters")));
   EXPECT_THAT(problems_of("cuda", pure + R"(, "optimizer": {"type": "Adafactor"})"),
               AllOf(HasSubstr("optimizer.type"), HasSubstr("fp32 masters")));

@@ -70,7 +70,8 @@ TEST(MemoryEstimates, OfUpdatesOnTheHostAreNotInTheMemoryOfTheGpu) {
   const MemoryEstimate
       there = estimate_memory(plan_of("nano", gpu)),
       here = estimate_memory(plan_of(
-          "nano", gpu + R"(, "zero_optimization": {"offload_optimizer": {"device": "cpu"}})"));
+          "nano",
+          gpu + R"(, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}})"));
 
   EXPECT_EQ(there.optimizer, 8 * kNano);
   EXPECT_EQ(there.on_host, 0);
