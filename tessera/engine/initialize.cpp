@@ -59,6 +59,7 @@ TrainStateOptions train_state_options(const planner::PlanWithData& plan) {
   options.recompute = plan.layout().recompute;
   options.kept = plan.layout().kept;
   options.offload = plan.layout().offload;
+  options.states_on_host = plan.layout().states_on_host;
   options.weight_offload = plan.layout().weight_offload;
   options.activation_offload = plan.layout().activation_offload;
   options.partition_activations = plan.layout().divides_activations();

@@ -26,6 +26,7 @@
 #include "tessera/launch/machine.h"
 #include "tessera/memory/device.h"
 #include "tessera/memory/device_trial.h"
+#include "tessera/memory/nvidia.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/memory.h"
@@ -87,6 +88,10 @@ void check_devices(const std::string& asked, const Local& local) {
     const std::string busy = entry.busy == nullptr ? "" : entry.busy(device);
     if (!busy.empty() && local.is_leader) log::warn("run.device: " + busy);
   }
+  const bool on_gpus = !devices.empty() && devices.front().kind == DeviceKind::Cuda;
+  if (const std::vector<std::string> settings = memory::nccl_settings();
+      on_gpus && local.is_leader && local.ranks > 1 && !settings.empty())
+    log::info("NCCL has the settings " + text::join(settings, ", "));
   // Ranks that a launcher started are processes of their own, and each finds out for itself.
   if (!local.launched) memory::try_devices(devices);
 }
@@ -128,6 +133,27 @@ std::uint64_t memory_of_hosts(const planner::Plan& plan, const Local& local) {
   if (learners == 0) return std::numeric_limits<std::int64_t>::max();
   return available / static_cast<std::uint64_t>(learners) *
          static_cast<std::uint64_t>(plan.ranks());
+}
+
+/// Throws if the masters and states that the ranks of this host keep in its memory, while the rest
+/// is on devices, do not fit.
+void check_host_memory(const planner::PlacedPlan& plan, int local_ranks) {
+  const std::int64_t each = plan.memory().on_host;
+  if (each == 0) return;
+  const auto need = static_cast<std::uint64_t>(each) * static_cast<std::uint64_t>(local_ranks),
+             available = launch::available_memory();
+  TESSERA_REQUIRE(
+      static_cast<double>(need) <= planner::kUsableMemory * static_cast<double>(available),
+      Memory,
+      fmt::format("masters and optimizer states on the host, {} a rank x {} ranks, do not fit into "
+                  "{:.0f} % of its {} that are free",
+                  text::bytes(static_cast<std::uint64_t>(each)),
+                  local_ranks,
+                  100 * planner::kUsableMemory,
+                  text::bytes(available)),
+      "set zero_optimization.offload_optimizer.device to \"none\" with an optimizer that updates "
+      "on "
+      "the GPU, or divide them among the ranks: zero_optimization.stage 1 or more");
 }
 
 std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {
@@ -200,6 +226,7 @@ Prepared prepare(const planner::Plan& plan, const TrainCommand& command) {
          opened.available = memory_of_hosts(with_data, local) + static_cast<std::uint64_t>(held);
          return opened.available;
        }});
+  check_host_memory(placed, local.ranks);
   check_evaluations(placed, *opened.data);
   opened.early->check();
   return {std::move(placed), std::move(opened)};

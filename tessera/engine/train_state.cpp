@@ -130,6 +130,7 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
              .buffers = options_.offload->buffers,
              .share = options_.offload->share};
   }
+  place.on_host = options_.states_on_host;
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,
                                                             *model_,
                                                             *options_.rule,

@@ -59,7 +59,8 @@ struct TrainStateOptions {
   parallel::ReductionOptions reduction;
   parallel::Recompute recompute;
   parallel::KeptTypes kept;
-  std::optional<parallel::StateOffload> offload;                  ///< not for compressed rules
+  std::optional<parallel::StateOffload> offload;  ///< not for compressed rules
+  bool states_on_host = false;  ///< StatePlace::on_host; also of rules that need it
   std::optional<parallel::WeightOffload> weight_offload;          ///< as in weight_layout
   std::optional<parallel::ActivationOffload> activation_offload;  ///< of recomputed blocks
   bool partition_activations = false;  ///< tensor-parallel ranks divide what they have alike

@@ -98,6 +98,9 @@ void load() {
   static const bool once = [] {
     // The order of nvidia-smi, in which the driver was asked.
     setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", /*overwrite=*/0);
+    // As many hardware queues as there are, so that streams that wait for other ranks hold up none
+    // of the others (transports/nccl.h).
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
     // With this workspace products of cuBLAS give the same bits in every run.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     // Blocks that grow waste less memory than blocks of fixed sizes.
@@ -170,9 +173,12 @@ DeviceUse use(Device device) {
 
 std::vector<std::string> libraries() {
   const fs::path plugin = plugin_file();
-  return {"driver " + (host().failure.empty() ? host().driver : "none"),
-          "libtorch " + (library_folder() / kLibrary).string(),
-          "plugin " + (plugin.empty() ? kNoPlugin : plugin.string())};
+  std::vector<std::string> out = {"driver " + (host().failure.empty() ? host().driver : "none"),
+                                  "libtorch " + (library_folder() / kLibrary).string(),
+                                  "plugin " + (plugin.empty() ? kNoPlugin : plugin.string())};
+  for (const std::string& setting : nccl_settings())
+    out.push_back(setting);
+  return out;
 }
 
 TESSERA_DEVICE("cuda",

@@ -258,4 +258,13 @@ std::string why_other_libraries(const std::string& folder, const std::string& ow
       kCuda / 1000);
 }
 
+std::vector<std::string> nccl_settings() {
+  std::vector<std::string> out;
+  for (char** setting = environ; setting != nullptr && *setting != nullptr; ++setting) {
+    if (std::string_view(*setting).starts_with("NCCL_")) out.emplace_back(*setting);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
 }  // namespace tessera::memory

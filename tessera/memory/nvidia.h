@@ -58,4 +58,8 @@ std::string why_other_libraries(const std::string& folder, const std::string& ow
 /// Says who uses more than a tenth of the memory of the device; empty: nobody.
 std::string busy_note(const NvidiaHost& host, const char* visible, int index);
 
+/// Returns the settings of NCCL in the environment, "NCCL_ALGO=Ring", in order of their names.
+/// Ranks inherit them, also those of other hosts (hosts/ssh.h).
+std::vector<std::string> nccl_settings();
+
 }  // namespace tessera::memory

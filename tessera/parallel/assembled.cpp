@@ -24,7 +24,8 @@ at::Tensor assembled(const ParamInfo& info,
   const at::Tensor mine = at::zeros({room}, held.options());
   mine.narrow(0, 0, held.numel()).copy_(held);
   const at::Tensor all = at::empty({group.size(), room}, held.options());
-  const auto work = world.transport().all_gather(
+  comm::Transport& transport = held.is_cpu() ? world.host_transport() : world.transport();
+  const auto work = transport.all_gather(
       group, span_of(mine), span_of(all), TESSERA_HERE(fmt::format("parts of {}", info.name)));
   work->wait();
   work->wait_reusable();

@@ -19,6 +19,7 @@
 #include "tessera/nn/denominators.h"
 #include "tessera/parallel/block_errors.h"
 #include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
 namespace {
@@ -133,6 +134,7 @@ void Executor::end() {
 
 StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& input) {
   posted_losses_.clear();  // left by a step that ended with an error
+  uploads_.clear();
   StepOutput output;
   output.block_losses.assign(
       static_cast<std::size_t>(input.num_micros) * static_cast<std::size_t>(model_.num_blocks()),
@@ -157,51 +159,26 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
       const trace::Scope scope(trace::Kind::Phase, "data");
       load(slot, action.micro, input);
       add_denominators(slot->batch, denominators);
-      if (!model_.device().is_cpu()) slot->batch = slot->batch.on(model_.device());
+      upload_next(actions, i + 1, micros);
       if (static_cast<int>(denominators.size()) == input.num_micros) {
         output.denominators = input.global_denominators(denominators);
       }
-    } else if (slot->batch.size() == 0) {
-      idle(action, *slot, input, output);
     } else {
-      act(action, *slot, input, output);
+      if (!std::exchange(slot->there, true)) {
+        slot->batch = uploads_.take(action.micro, slot->batch);
+        upload_next(actions, i + 1, micros);
+      }
+      if (slot->batch.size() == 0) {
+        idle(action, *slot, input, output);
+      } else {
+        act(action, *slot, input, output);
+      }
     }
     if (--left[m] == 0) slot.reset();
   }
   end();
   settle_losses(input.num_micros, output);
   return output;
-}
-
-void Executor::add_denominators(const nn::Batch& batch,
-                                std::vector<std::vector<double>>& all) const {
-  nn::Objective* const objective = model_.objective();
-  all.push_back(objective == nullptr ? std::vector<double>()
-                                     : in_block(model_.name(model_.num_blocks() - 1),
-                                                "denominators()",
-                                                [&] { return objective->denominators(batch); }));
-  TESSERA_REQUIRE(
-      all.back().size() == all.front().size(),
-      Shape,
-      fmt::format(
-          "block {}: denominators() gives {} numbers for one micro-batch and {} for another",
-          model_.name(model_.num_blocks() - 1),
-          all.front().size(),
-          all.back().size()),
-      "give as many for every batch, 0 where it has nothing to count");
-}
-
-/// Constructs the micro-batch in place, because its context holds the batch's address.
-void Executor::load(std::optional<Micro>& slot, int micro, const StepInput& input) const {
-  nn::StepContext context(nn::Mode::Train, input.seed);
-  context.step = input.step;
-  context.micro = micro;
-  context.set_recompute_regions(recompute_.regions);
-  slot.emplace(Micro{input.load(micro),
-                     std::move(context),
-                     std::vector<Pass>(static_cast<std::size_t>(model_.layout().chunks))});
-  slot->context.batch = &slot->batch;
-  share_layers(slot->context);
 }
 
 /// Posts the receives of the next pass from `from` on, as far as their shapes are known, in the
@@ -343,7 +320,13 @@ void Executor::settle_losses(int num_micros, StepOutput& output) {
   std::vector<at::Tensor> sums;
   for (const PostedLoss& one : posted)
     sums.push_back(one.term.sum.to(at::kDouble).reshape({1}));
-  const at::Tensor all = at::cat(sums).to(at::kCPU);
+  at::Tensor all = at::cat(sums);
+  if (!all.is_cpu()) {
+    const at::Tensor there =
+        std::exchange(all, landing_room(all.numel(), at::kDouble, all.device()));
+    all.copy_(there, /*non_blocking=*/true);
+    wait_for_device(there.device());
+  }
   const double* sum = all.const_data_ptr<double>();
   const auto blocks = static_cast<std::size_t>(model_.num_blocks());
   for (const PostedLoss& one : posted) {
@@ -482,8 +465,12 @@ std::vector<at::Tensor> Executor::backward_block(const BackwardOf& of,
     const double denominator = divisor_of(term, denominators, model_.name(of.block));
     if (!term.sum.requires_grad()) continue;
     roots.push_back(term.sum);
-    root_grads.push_back(at::full_like(
-        term.sum, denominator == 0 ? 0.0 : term.weight / denominator * of.loss_scale));
+    // A number that layers can ask for without waiting for the device (host_values()).
+    root_grads.push_back(
+        on_device(at::full(term.sum.sizes(),
+                           denominator == 0 ? 0.0 : term.weight / denominator * of.loss_scale,
+                           at::dtype(term.sum.scalar_type())),
+                  term.sum.device()));
   }
   std::vector<at::Tensor> inputs = saved.inputs;
   std::vector<Param*> params;

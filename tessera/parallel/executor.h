@@ -17,6 +17,7 @@
 #include "tessera/nn/step_context.h"
 #include "tessera/parallel/action.h"
 #include "tessera/parallel/activation_store.h"
+#include "tessera/parallel/batch_uploads.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/pipeline/stage_link.h"
 
@@ -74,10 +75,12 @@ struct Recompute {
 };
 
 /// Executes the actions of one pipeline stage: runs its blocks and exchanges flows and gradients
-/// with the other stages. The receives of a pass are posted before the previous pass runs, so that
-/// they overlap with it; this costs the memory of one message. Used only on the rank's own thread.
-/// Errors of libtorch become Error{Bug} (or Memory) that name the block. Throws Error{Shape} if, in
-/// training, the objective returns no loss term or a term's denominator does not exist.
+/// with the other stages. A micro-batch is copied to the model's device while the one before is
+/// computed (batch_uploads.h). The receives of a pass are posted before the previous pass runs, so
+/// that they overlap with it; this costs the memory of one message. Used only on the rank's own
+/// thread. Errors of libtorch become Error{Bug} (or Memory) that name the block. Throws
+/// Error{Shape} if, in training, the objective returns no loss term or a term's denominator does
+/// not exist.
 class Executor {
  public:
   /// `link` must outlive this; it is required if the model has several stages. `store` must outlive
@@ -92,7 +95,8 @@ class Executor {
         policies_(std::move(policies)),
         recompute_(std::move(recompute)),
         link_(link),
-        store_(store) {}
+        store_(store),
+        uploads_(model.device()) {}
 
   StepOutput train(const std::vector<Action>& actions, const StepInput& input);
   /// Runs all blocks without gradients; returns the objective's terms and outputs on the stage that
@@ -149,6 +153,7 @@ class Executor {
     nn::Batch batch;
     nn::StepContext context;
     std::vector<Pass> passes;  ///< one entry per chunk
+    bool there = false;        ///< the batch is on the model's device
   };
   using Micros = std::vector<std::optional<Micro>>;
   /// A block's term of the loss whose sum the host has not read yet.
@@ -163,6 +168,7 @@ class Executor {
   void run_block(const Action& action, const BlockRun& run, const std::function<void()>& fn);
   void add_denominators(const nn::Batch& batch, std::vector<std::vector<double>>& all) const;
   void load(std::optional<Micro>& slot, int micro, const StepInput& input) const;
+  void upload_next(const std::vector<Action>& actions, std::size_t from, Micros& micros);
   std::size_t post_ahead(const std::vector<Action>& actions, std::size_t from, Micros& micros);
   void post(const Action& action, Micro& micro);
   void act(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
@@ -205,6 +211,7 @@ class Executor {
   std::vector<PostedLoss> posted_losses_;
   StageLink* link_;
   ActivationStore* store_;
+  BatchUploads uploads_;
   StepTimes times_;
 };
 

@@ -137,19 +137,37 @@ std::vector<double> GradientNorm::chunk_sums(const OfGroup& shard) {
 /// (1/n) sum of |n g_r|^2.
 std::vector<double> GradientNorm::rank_sums(const OfGroup& own) {
   const comm::Group& ranks = *model_.only_fold("an optimizer with gradients of its own").fold;
-  std::vector<double> ordered;
+  std::int64_t num_chunks = 0;
+  for_each_counted(model_, [&](int g, const FlatParam& param) {
+    for (const Segment& segment :
+         model_.groups()[static_cast<std::size_t>(g)].layout.segments_of(param))
+      num_chunks += chunks_of(segment.numel);
+  });
+  // The sums of all parameters of a device arrive together, so that the host waits once.
+  const at::Tensor landing = landing_room(num_chunks, at::kDouble, model_.device());
+  auto* next = landing.data_ptr<double>();
   int of_group = -1;
   at::Tensor mine;
   for_each_counted(model_, [&](int g, const FlatParam& param) {
     if (std::exchange(of_group, g) != g) mine = own(g);
-    const FlatLayout& layout = model_.groups()[static_cast<std::size_t>(g)].layout;
-    append(ordered, layout, param, [&](const Segment& segment) {
-      std::vector<double> chunks(static_cast<std::size_t>(chunks_of(segment.numel)));
+    for (const Segment& segment :
+         model_.groups()[static_cast<std::size_t>(g)].layout.segments_of(param)) {
       ops::chunk_square_sums(mine.const_data_ptr<float>() + segment.begin,
                              segment.numel,
                              kChunk,
-                             chunks.data(),
+                             next,
                              from_torch(mine.device()));
+      next += chunks_of(segment.numel);
+    }
+  });
+  wait_for_device(model_.device());
+  next = landing.data_ptr<double>();
+  std::vector<double> ordered;
+  for_each_counted(model_, [&](int g, const FlatParam& param) {
+    const FlatLayout& layout = model_.groups()[static_cast<std::size_t>(g)].layout;
+    append(ordered, layout, param, [&](const Segment& segment) {
+      const std::vector<double> chunks(next, next + chunks_of(segment.numel));
+      next += chunks.size();
       return chunks;
     });
   });

@@ -107,7 +107,7 @@ class GradientReduction final : public Policy {
   /// pass over it.
   void watch(bool on) { watching_ = on; }
   using Finding = NonfiniteSearch::Finding;
-  [[nodiscard]] Finding finding() const { return search_.finding(); }
+  [[nodiscard]] Finding finding() { return search_.finding(); }
   [[nodiscard]] std::optional<Culprit> culprit(std::span<const double> all) const {
     return search_.culprit(all);
   }

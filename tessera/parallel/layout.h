@@ -62,7 +62,8 @@ struct Layout {
   KeptTypes kept;  ///< dtypes of masters and moments
   std::optional<StateOffload> offload;
   std::optional<WeightOffload> weight_offload;
-  memory::TierOptions disk;  ///< of all that rests on a disk, without the folder
+  bool states_on_host = false;  ///< of ranks on a device: StatePlace::on_host
+  memory::TierOptions disk;     ///< of all that rests on a disk, without the folder
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
   // ---- what ranks send ----

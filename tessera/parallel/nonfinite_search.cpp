@@ -3,33 +3,41 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/row_sum.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
 
 namespace {
 
-/// True if all values of a contiguous tensor are finite.
-bool is_finite(const at::Tensor& grad) {
-  return ops::first_nonfinite(
-             grad.const_data_ptr<float>(), grad.numel(), from_torch(grad.device())) < 0;
+/// True if all values of contiguous tensors are finite.
+bool are_finite(const std::vector<at::Tensor>& gradients) {
+  return std::ranges::all_of(gradients, [](const at::Tensor& grad) {
+    return ops::first_nonfinite(
+               grad.const_data_ptr<float>(), grad.numel(), from_torch(grad.device())) < 0;
+  });
 }
 
-/// True if a slice of the gradient that a sink holds is finite.
-bool is_finite(GradSink& sink, int slice, const ParamInfo& info) {
-  if (sink.rows() != nullptr) return is_finite(sink.rows()->values());
+/// The same as a number of the device.
+at::Tensor are_finite_there(const std::vector<at::Tensor>& gradients) {
+  std::vector<at::Tensor> each;
+  for (const at::Tensor& grad : gradients)
+    each.push_back(grad.isfinite().all());
+  return each.size() == 1 ? each.front() : at::stack(each).all();
+}
+
+/// The values of a slice of the gradient that a sink holds. There may be gaps between the matrices
+/// of a stacked parameter.
+std::vector<at::Tensor> values_of(GradSink& sink, int slice, const ParamInfo& info) {
+  if (sink.rows() != nullptr) return {sink.rows()->values()};
   const at::Tensor& grad = sink.out(slice);
-  if (!info.stacked()) return is_finite(grad);
-  // There may be gaps between the matrices.
-  for (std::int64_t i = 0; i < grad.size(0); ++i) {
-    if (!is_finite(grad[i])) return false;
-  }
-  return true;
+  return info.stacked() ? grad.unbind(0) : std::vector<at::Tensor>{grad};
 }
 
 }  // namespace
@@ -56,26 +64,48 @@ void NonfiniteSearch::inspect(const BlockRun& run) {
     GradSink& sink = params[i]->grad();
     const int slices = sink.slices();
     for (int slice = 0; slice < slices; ++slice) {
-      Found here{run.micro, source_of(slice, slices), run.block, 0};
-      if ((found_ && order_of(*found_) <= order_of(here)) || is_finite(sink, slice, info)) continue;
-      const auto place = std::find_if(
-          model_.places().begin(), model_.places().end(), [&](const ParamPlace& candidate) {
-            return candidate.info->name == info.name;
-          });
-      here.place = static_cast<int>(place - model_.places().begin());
-      found_ = here;
+      const Found here{run.micro, source_of(slice, slices), run.block, 0};
+      const std::vector<at::Tensor> values = values_of(sink, slice, info);
+      if (!model_.device().is_cpu()) {
+        open_.push_back({here, info.name, are_finite_there(values)});
+      } else if ((!found_ || order_of(here) < order_of(*found_)) && !are_finite(values)) {
+        take(here, info.name);
+      }
     }
   }
 }
 
-std::optional<NonfiniteSearch::Culprit> NonfiniteSearch::culprit_of_all() const {
+/// Keeps a finding if it comes before the one that is known.
+void NonfiniteSearch::take(Found here, const std::string& parameter) {
+  if (found_ && order_of(*found_) <= order_of(here)) return;
+  const auto place = std::find_if(
+      model_.places().begin(), model_.places().end(), [&](const ParamPlace& candidate) {
+        return candidate.info->name == parameter;
+      });
+  here.place = static_cast<int>(place - model_.places().begin());
+  found_ = here;
+}
+
+std::optional<NonfiniteSearch::Culprit> NonfiniteSearch::culprit_of_all() {
   const Finding mine = finding();
   return culprit(world_.all_gather(world_.everyone(),
                                    {mine.begin(), mine.end()},
                                    TESSERA_HERE("find the gradient that is not finite")));
 }
 
-NonfiniteSearch::Finding NonfiniteSearch::finding() const {
+NonfiniteSearch::Finding NonfiniteSearch::finding() {
+  if (!open_.empty()) {
+    std::vector<at::Tensor> flags;
+    for (const Open& one : open_)
+      flags.push_back(one.finite);
+    const at::Tensor finite = landing_room(std::ssize(flags), at::kBool, model_.device());
+    finite.copy_(at::stack(flags), /*non_blocking=*/true);
+    wait_for_device(model_.device());
+    const std::vector<Open> open = std::exchange(open_, {});
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (!finite.const_data_ptr<bool>()[i]) take(open[i].here, open[i].parameter);
+    }
+  }
   const Found mine = found_.value_or(Found{-1, 0, 0, 0});
   return {static_cast<double>(mine.micro),
           static_cast<double>(mine.source),

@@ -7,6 +7,9 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "tessera/comm/world.h"
 #include "tessera/parallel/action.h"
@@ -29,15 +32,19 @@ class NonfiniteSearch {
   NonfiniteSearch(comm::World& world, ModelInstance& model) : world_(world), model_(model) {}
 
   /// Forgets the finding; call before a step.
-  void clear() { found_.reset(); }
+  void clear() {
+    found_.reset();
+    open_.clear();
+  }
   /// Checks the gradients that a block's sinks hold after a backward pass. Cost: one pass over
   /// them.
   void inspect(const BlockRun& run);
-  [[nodiscard]] Finding finding() const;
+  /// The host waits once for a device, if gradients were checked there.
+  [[nodiscard]] Finding finding();
   /// Evaluates the findings of all ranks of the world, which are concatenated in `all`.
   [[nodiscard]] std::optional<Culprit> culprit(std::span<const double> all) const;
   /// Gathers the findings of all ranks, then evaluates them. Collective.
-  [[nodiscard]] std::optional<Culprit> culprit_of_all() const;
+  [[nodiscard]] std::optional<Culprit> culprit_of_all();
 
  private:
   /// The micro-batch, the rank of the world that loaded it, the block, and the parameter's index in
@@ -47,10 +54,18 @@ class NonfiniteSearch {
   };
   [[nodiscard]] std::array<int, 3> order_of(const Found& found) const;
   [[nodiscard]] int source_of(int slice, int slices) const;
+  void take(Found here, const std::string& parameter);
 
   comm::World& world_;
   ModelInstance& model_;
   std::optional<Found> found_;
+  /// Of gradients on a device, whose answer the host has not read yet.
+  struct Open {
+    Found here;
+    std::string parameter;
+    at::Tensor finite;  ///< bool, 0-d
+  };
+  std::vector<Open> open_;
 };
 
 }  // namespace tessera::parallel

@@ -150,10 +150,15 @@ void check_offload_on_device(const OffloadChoice& choice,
     problems.add(origins.place(key), key, std::move(what), std::move(fix));
   };
   const ZeroOptions& zero = choice.zero;
-  if (zero.offload_optimizer.device.value_or(OffloadDevice::None) != OffloadDevice::None)
+  if (zero.offload_optimizer.to_disk())
     add("zero_optimization.offload_optimizer.device",
-        on + ": masters and states outside of its memory",
-        "set it to \"none\", and zero_optimization.stage to 1 or more");
+        on + ": masters and states on a disk",
+        "set it to \"cpu\", which is the host's memory, or to \"none\"");
+  if (zero.offload_optimizer.device == OffloadDevice::Cpu &&
+      choice.bf16_masters)
+    add("zero_optimization.offload_optimizer.device",
+        "\"cpu\" needs fp32 masters",
+        "set bf16.bf16_master_weights_and_grads to false, or this to \"none\"");
   if (zero.offload_param.device.value_or(OffloadDevice::None) != OffloadDevice::None)
     add("zero_optimization.offload_param.device",
         on + ": weights outside of its memory",

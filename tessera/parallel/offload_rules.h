@@ -24,6 +24,7 @@ struct OffloadChoice {
   const RecomputeOptions& recompute;
   const ParallelOptions& parallel;
   const optim::OptimizerOptions& optimizer;
+  bool bf16_masters;          ///< bf16.bf16_master_weights_and_grads
   const std::string& device;  ///< as the user names it (memory::device_kind())
 };
 

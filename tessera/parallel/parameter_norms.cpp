@@ -49,7 +49,7 @@ void ParameterNorms::prepare(ShardStore& store,
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
     if (!context_.model.groups()[g].trainable) continue;
-    const at::Tensor gradient = gradient_of_shard(context_, gradients, g);
+    const at::Tensor gradient = gradient_of_update(context_, store, gradients, g);
     const auto [first, last] = store.units_of(g);
     store.visit(first, last, Access::Write, [&](const ShardStore::Lease& lease) {
       for (ParamShard& shard : lease.shards())

@@ -44,6 +44,12 @@ ShardStore::ShardStore(comm::World& world,
     TESSERA_ASSERT(!options_.make_state && !options_.local_weights && device_of(world).is_cpu());
     buffers_ = std::make_unique<UnitBuffers>(*place.tier, place.buffers);
   }
+  on_host_ = place.on_host && !device_of(world).is_cpu();
+  TESSERA_REQUIRE(!on_host_ || options_.kept.masters == DType::F32,
+                  Unsupported,
+                  "masters and states on the host of a device need fp32 masters",
+                  "set bf16.bf16_master_weights_and_grads to false, or "
+                  "zero_optimization.offload_optimizer.device to \"none\"");
   slots_.resize(model_.groups().size());
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
@@ -86,7 +92,8 @@ void ShardStore::make_values(std::size_t g) {
   // A frozen parameter has only its working value.
   const bool masters =
       group.trainable &&
-      has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights);
+      (on_host_ ||
+       has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights));
   slot.shards.clear();
   std::vector<std::int64_t> bytes;
   for (std::size_t u = first; u < last; ++u) {
@@ -94,7 +101,8 @@ void ShardStore::make_values(std::size_t g) {
     units_[u].trained = group.trainable;
     units_[u].travels = buffers_ != nullptr && group.trainable &&
                         StatePlace::rests(units_[u], slot.range.numel, options_.place.share);
-    values = {.first = slot.shards.size(), .device = device_of(world_)};
+    values = {.first = slot.shards.size(),
+              .device = on_host_ ? c10::Device(c10::DeviceType::CPU) : device_of(world_)};
     if (masters) values.masters = make_kept(u, optim::KeptIn::Type, DType::F32, units_[u].numel);
     for (std::size_t s = 0; s < group.layout.segments().size(); ++s)
       add_shard(u, s);
@@ -281,7 +289,8 @@ ShardStore::Lease::Lease(Lease&& other) noexcept
     : store_(std::exchange(other.store_, nullptr)),
       unit_(other.unit_),
       access_(other.access_),
-      weights_(std::move(other.weights_)) {}
+      weights_(std::move(other.weights_)),
+      staged_(std::move(other.staged_)) {}
 
 ShardStore::Lease::~Lease() {
   if (store_ == nullptr || !store_->units_[unit_].travels) return;
@@ -295,6 +304,24 @@ at::Tensor ShardStore::Lease::masters(const ParamShard& shard) const {
   return all.defined() ? all.narrow(0, at, shard.numel) : all;
 }
 
+void ShardStore::Lease::stage_weights() {
+  if (!store_->on_host_ || store_->model_.working() == DType::F32) return;
+  const at::Tensor working = store_->working_of(unit_);
+  // Gaps between parameters are sent too.
+  staged_ = landing_room(working.numel(), working.scalar_type(), working.device()).zero_();
+}
+
+void ShardStore::Lease::send_weights() {
+  if (!store_->on_host_) return;
+  const at::Tensor working = store_->working_of(unit_);
+  if (!staged_.defined()) {
+    staged_ = landing_room(working.numel(), working.scalar_type(), working.device());
+    staged_.copy_(store_->masters_of(unit_));
+  }
+  working.copy_(staged_, /*non_blocking=*/true);
+  staged_.reset();
+}
+
 optim::ShardView ShardStore::Lease::view(ParamShard& shard, const float* gradient) const {
   TESSERA_ASSERT(shard.unit == unit_);
   const ModelInstance& model = store_->model_;
@@ -303,7 +330,7 @@ optim::ShardView ShardStore::Lease::view(ParamShard& shard, const float* gradien
   if (own.defined() && own.scalar_type() == at::kFloat) view.master = own.data_ptr<float>();
   view.grad = gradient;
   if (model.working() != DType::F32) {
-    const at::Tensor working = store_->working_of(unit_);
+    const at::Tensor working = staged_.defined() ? staged_ : store_->working_of(unit_);
     view.working =
         static_cast<std::uint16_t*>(working.data_ptr()) + (shard.at - store_->units_[unit_].begin);
     view.working_dtype = model.working();

@@ -95,6 +95,10 @@ struct StatePlace {
   [[nodiscard]] static bool rests(const Unit& unit, std::int64_t numel, double share) {
     return static_cast<double>(unit.begin) < share * static_cast<double>(numel);
   }
+  /// True if masters and states are in the host's memory although the model is on a device. The
+  /// host then updates them, with gradients that are copied down, and weights that are copied up,
+  /// through pinned memory. Source: Ren et al. 2021, "ZeRO-Offload". Not together with a tier.
+  bool on_host = false;
 };
 
 /// Masters and states that rest on a disk between updates.
@@ -109,11 +113,11 @@ struct StateOffload {
 /// The purpose of a lease. Values that were leased for Write are stored when the lease ends.
 enum class Access : std::uint8_t { Read, Write };
 
-/// Memory per parameter element: fp32 working weights: 0 + states; 16-bit working weights: 4 (with
-/// 16-bit masters: 0) + states; frozen: 0; divided by the number of ranks of the buffer's fold from
-/// stage 1 on. In a tier, masters and states take none, but StatePlace::buffers units of them are
-/// in memory. Working weights that rest in a tier are held while a unit of them is leased. Used
-/// only on the rank's own thread.
+/// Memory per parameter element: fp32 working weights: 0 (on the host of a device: 4) + states;
+/// 16-bit working weights: 4 (with 16-bit masters: 0) + states; frozen: 0; divided by the number of
+/// ranks of the buffer's fold from stage 1 on. In a tier, masters and states take none, but
+/// StatePlace::buffers units of them are in memory. Working weights that rest in a tier are held
+/// while a unit of them is leased. Used only on the rank's own thread.
 class ShardStore {
  public:
   struct Options {
@@ -162,6 +166,8 @@ class ShardStore {
   /// Waits until the unit's last lease is stored, which frees its buffer.
   void settle(std::size_t unit);
   [[nodiscard]] const Options& options() const { return options_; }
+  /// See StatePlace::on_host; false if the model itself is on the host.
+  [[nodiscard]] bool on_host() const { return on_host_; }
   [[nodiscard]] const StateBeginnings& beginnings() const { return beginnings_; }
 
   /// Follows ModelInstance::freeze_sets() for a group that changed: if it is trained now, its
@@ -270,6 +276,7 @@ class ShardStore {
   std::vector<Unit> units_;
   std::vector<UnitValues> values_;        ///< one for each unit
   std::unique_ptr<UnitBuffers> buffers_;  ///< nullptr: all values are in working memory
+  bool on_host_ = false;
   StateBeginnings beginnings_;
   /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of states that
   /// are stored in fewer bits or on a device, and the states they copy, undefined if they rest in a
@@ -292,12 +299,19 @@ class ShardStore::Lease {
   [[nodiscard]] optim::ShardView view(ParamShard& shard, const float* gradient) const;
   /// The masters of a shard as they are stored: fp32, or the dtype of the working weights.
   [[nodiscard]] at::Tensor masters(const ParamShard& shard) const;
+  /// Before an update on the host of a device's weights: view() then has 16-bit weights in pinned
+  /// memory. Nothing elsewhere.
+  void stage_weights();
+  /// After it: starts to copy the weights to the device; in fp32 they are the masters. Neither the
+  /// host nor the device waits.
+  void send_weights();
 
  private:
   ShardStore* store_;
   std::size_t unit_;
   Access access_;
   HeldPart weights_;
+  at::Tensor staged_;  ///< of stage_weights()
 };
 
 /// A shard for one call of a rule, with values of fewer bits copied to fp32.

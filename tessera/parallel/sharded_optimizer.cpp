@@ -20,16 +20,13 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    bool trained_alone,
                                    StatePlace place)
     : context_{world, model, rule, stage}, model_(model) {
-  TESSERA_REQUIRE(device_of(world).is_cpu() || !rule.host_only(),
-                  Unsupported,
-                  "this optimizer updates memory of the host only, and the model is on a device",
-                  "use an optimizer of Adam's family, SGD, Lion, LAMB or LARS, without ema");
   ShardStore::Options options;
   options.stage = stage;
   options.settings = std::move(settings);
   options.kept = kept;
   options.trained_alone = trained_alone;
   options.place = place;
+  options.place.on_host = place.on_host || rule.host_only();
   strategy_ = make_update(context_);
   strategy_->configure(options);
   store_ = std::make_unique<ShardStore>(world, model, rule, std::move(options));

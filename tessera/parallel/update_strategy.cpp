@@ -8,6 +8,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/planned_buffers.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
 namespace {
@@ -70,14 +71,30 @@ at::Tensor gradient_of_shard(const UpdateContext& context,
   return context.stage(group) == 0 ? gradients.gather(group) : gradients.shard(group);
 }
 
+at::Tensor beside_states(const ShardStore& store, const at::Tensor& x) {
+  if (!store.on_host() || x.is_cpu()) return x;
+  at::Tensor out = landing_room(x.numel(), x.scalar_type(), x.device()).view(x.sizes());
+  out.copy_(x, /*non_blocking=*/true);
+  wait_for_device(x.device());
+  return out;
+}
+
+at::Tensor gradient_of_update(const UpdateContext& context,
+                              const ShardStore& store,
+                              GradientReduction& gradients,
+                              std::size_t g) {
+  return beside_states(store, gradient_of_shard(context, gradients, g));
+}
+
 namespace {
 
 void update_unit(const UpdateContext& context,
                  ShardStore& store,
-                 const ShardStore::Lease& lease,
+                 ShardStore::Lease& lease,
                  const at::Tensor& gradient,
                  const optim::UpdateScalars& scalars) {
   const memory::ScopedTag tag(memory::Tag::Optimizer);
+  lease.stage_weights();
   for (ParamShard& shard : lease.shards()) {
     WidenedShard widened(lease, shard, gradient.const_data_ptr<float>());
     context.rule.update(widened.view(),
@@ -86,6 +103,7 @@ void update_unit(const UpdateContext& context,
     shard.direction.reset();
     shard.norms.clear();
   }
+  if (!store.options().local_weights) lease.send_weights();
 }
 
 }  // namespace
@@ -102,7 +120,7 @@ void update_shards(const UpdateContext& context,
       case UpdateActionKind::BeginWrite:
         context.model.groups()[i].weights->begin_write();
         weights = store.hold(i);
-        gradient = gradient_of_shard(context, gradients, i);
+        gradient = gradient_of_update(context, store, gradients, i);
         break;
       case UpdateActionKind::Fetch:
         store.fetch(i);

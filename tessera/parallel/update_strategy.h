@@ -71,6 +71,15 @@ std::int64_t update_bytes(const PlannedStage& stage, const optim::Rule& rule);
 at::Tensor gradient_of_shard(const UpdateContext& context,
                              GradientReduction& gradients,
                              std::size_t g);
+/// Returns `x` in the memory in which the store's states are: `x` itself, or a copy on the host,
+/// for which the host waits.
+at::Tensor beside_states(const ShardStore& store, const at::Tensor& x);
+/// gradient_of_shard() in the memory in which the rule updates: that of the host if the store's
+/// states are there (StatePlace::on_host); the host then waits for it.
+at::Tensor gradient_of_update(const UpdateContext& context,
+                              const ShardStore& store,
+                              GradientReduction& gradients,
+                              std::size_t g);
 /// Calls Rule::update() on every shard of every trainable group, in the order of update_actions();
 /// the gather of a group's working weights runs while the next group is updated.
 void update_shards(const UpdateContext& context,

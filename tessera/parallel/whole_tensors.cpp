@@ -125,19 +125,22 @@ void WholeTensors::assign_owners() {
   }
 }
 
+comm::Transport& WholeTensors::transport(const at::Tensor& piece) const {
+  return piece.is_cpu() ? context_.world.host_transport() : context_.world.transport();
+}
+
 comm::WorkPtr WholeTensors::send(int index,
                                  int tag,
                                  const at::Tensor& piece,
                                  const Whole& whole) const {
-  return context_.world.transport().send(
-      ranks_of(whole).ranks[static_cast<std::size_t>(index)],
-      tag,
-      span_of(piece),
-      TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)));
+  return transport(piece).send(ranks_of(whole).ranks[static_cast<std::size_t>(index)],
+                               tag,
+                               span_of(piece),
+                               TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)));
 }
 
 void WholeTensors::receive(int index, int tag, const at::Tensor& piece, const Whole& whole) const {
-  context_.world.transport()
+  transport(piece)
       .recv(ranks_of(whole).ranks[static_cast<std::size_t>(index)],
             tag,
             span_of(piece),
@@ -200,9 +203,10 @@ void WholeTensors::transform_owned(Whole& whole,
   const FlatLayout& layout = group_of(whole).layout;
   const ParamShard* const own = store.find(whole.group, whole.segment);
   const bool alone = own != nullptr && own->numel == segment.numel;
+  const at::Device device =
+      store.on_host() ? at::Device(at::kCPU) : at::Device(context_.model.device());
   const at::Tensor held =
-      alone ? own->direction
-            : at::empty({segment.numel}, at::device(context_.model.device()).dtype(at::kFloat));
+      alone ? own->direction : at::empty({segment.numel}, at::device(device).dtype(at::kFloat));
   const auto each_piece = [&](auto fn) {
     for (int r = 0; r < ranks.size() && context_.stage(whole.group) > 0; ++r) {
       const Segment range =

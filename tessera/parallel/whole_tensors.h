@@ -57,6 +57,8 @@ class WholeTensors {
   [[nodiscard]] const Segment& segment_of(const Whole& whole) const {
     return group_of(whole).layout.segments()[static_cast<std::size_t>(whole.segment)];
   }
+  /// The transport for the memory of a direction.
+  [[nodiscard]] comm::Transport& transport(const at::Tensor& piece) const;
   comm::WorkPtr send(int index, int tag, const at::Tensor& piece, const Whole& whole) const;
   void receive(int index, int tag, const at::Tensor& piece, const Whole& whole) const;
   void apply_rule(Whole& whole,

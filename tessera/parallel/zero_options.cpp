@@ -25,12 +25,13 @@ void describe_disk(config::Fields& f,
                    std::optional<OffloadDevice>& device,
                    std::string& nvme_path,
                    const std::string& where) {
-  f.choice("device",
-           device,
-           kOffloadDevices,
-           {.text = where + ": on a disk (nvme), or in the memory of the host (none, cpu), where "
-                            "they are without this section.",
-            .default_text = "none"});
+  f.choice(
+      "device",
+      device,
+      kOffloadDevices,
+      {.text = where + ": on a disk (nvme), in the memory of the host (cpu), or in that of the "
+                       "device that computes (none), which is the host's on a CPU.",
+       .default_text = "none"});
   f.field("nvme_path",
           nvme_path,
           {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "

@@ -350,6 +350,8 @@ class Planner {
     layout_.sparse_rows = config.sparse_gradients;
     std::tie(layout_.offload, layout_.weight_offload, layout_.activation_offload) =
         parallel::complete_offload(config_.zero_optimization, config_.activation_checkpointing);
+    layout_.states_on_host =
+        config_.zero_optimization.offload_optimizer.device == parallel::OffloadDevice::Cpu;
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/memory/device.h"
 #include "tessera/parallel/gradient_bytes.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/planned_buffers.h"
@@ -45,6 +46,25 @@ parallel::StateBytes states_of(const Plan& plan, const parallel::PlannedStage& s
   return parallel::state_bytes(stage, plan.layout(), *make_rule(plan.recipe()), saves_frozen(plan));
 }
 
+// True if ranks are on a device, and masters and states in the host's memory.
+bool updates_on_host(const Plan& plan) {
+  if (memory::device_kind(plan.run().options.device) == DeviceKind::Cpu) return false;
+  return plan.layout().states_on_host || make_rule(plan.recipe())->host_only();
+}
+
+// The masters of fp32 weights, which are on the device, and the pinned memory through which the
+// gradient and the weights of a buffer travel.
+std::int64_t beside_states_on_host(const Plan& plan, const parallel::PlannedStage& stage) {
+  const auto value = static_cast<std::int64_t>(size_of(plan.layout().working));
+  std::int64_t masters = 0, largest = 0;
+  for (const parallel::PlannedBuffer& buffer : stage.buffers) {
+    if (!buffer.group.trainable) continue;
+    if (plan.layout().working == DType::F32) masters += 4 * buffer.owned.numel;
+    largest = std::max(largest, buffer.owned.numel);
+  }
+  return masters + (4 + value) * largest;
+}
+
 // The states of every stage.
 std::vector<parallel::StateBytes> states_of(const Plan& plan) {
   std::vector<parallel::StateBytes> out;
@@ -66,7 +86,11 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
                      resting = std::max(activations.evaluation, saved);
   MemoryEstimate out;
   out.parameters = weights.resting + weights.gathered;
-  out.optimizer = states.memory;
+  if (updates_on_host(plan)) {
+    out.on_host = states.memory + beside_states_on_host(plan, planned);
+  } else {
+    out.optimizer = states.memory;
+  }
   out.disk = states.disk + weights.disk + activations.disk;
   out.gradients = gradients.total();
   out.activations = std::max(activations.training, resting);
@@ -99,7 +123,8 @@ std::string MemoryEstimate::text() const {
       in_bytes(parameters),
       in_bytes(gradients),
       in_bytes(optimizer),
-      disk > 0 ? fmt::format(" (and {} on the disk)", in_bytes(disk)) : "",
+      (disk > 0 ? fmt::format(" (and {} on the disk)", in_bytes(disk)) : "") +
+          (on_host > 0 ? fmt::format(" (and {} in the host's memory)", in_bytes(on_host)) : ""),
       unknown.empty() ? in_bytes(activations) : fmt::format("not predicted ({})", unknown),
       in_bytes(other),
       copies > 0 ? ", copies " + in_bytes(copies) : "",

@@ -31,6 +31,8 @@ struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   std::int64_t copies = 0;  ///< copy_bytes()
   std::int64_t disk = 0;    ///< offload_bytes() of the stage, which take no memory
+  /// Masters and states in the host's memory while the rest is on a device.
+  std::int64_t on_host = 0;
   /// Bytes shared by gradients and activations: with one micro-batch per step, gradient sums reuse
   /// the memory of activations that the backward pass has freed.
   std::int64_t shared = 0;

@@ -99,13 +99,15 @@ void check_rule(const TrainConfig& config,
   if (!optim::rules().has(options.type))
     optim::check_params_of_unknown(options, origins.place("optimizer"), problems);
   const auto rule = optim::make_rule(options, origins.place("optimizer"), problems);
-  if (rule->host_only() && memory::device_kind(config.run.device) != DeviceKind::Cpu) {
-    problems.add(
-        origins.place("optimizer.type"),
-        "optimizer.type",
-        fmt::format("not built yet on the device \"{}\": {}", config.run.device, options.type),
-        "use an optimizer of Adam's family, SGD, Lion, LAMB, LARS or Muon, or set run.device to "
-        "cpu");
+  if (rule->host_only() && kept.masters != DType::F32 &&
+      memory::device_kind(config.run.device) != DeviceKind::Cpu) {
+    problems.add(origins.place("optimizer.type"),
+                 "optimizer.type",
+                 fmt::format("the host of the device \"{}\" computes {}, and needs fp32 masters",
+                             config.run.device,
+                             options.type),
+                 "set bf16.bf16_master_weights_and_grads to false, or use an optimizer of Adam's "
+                 "family, SGD, Lion, LAMB, LARS or Muon");
   }
   parallel::check_group_rates(*rule, model.groups, problems);
   parallel::check_layer_decay(options.layer_decay, model.resolved.model, *rule, problems, origins);

@@ -37,6 +37,7 @@ parallel::OffloadChoice offload_of(const TrainConfig& config) {
           .recompute = config.activation_checkpointing,
           .parallel = config.parallel,
           .optimizer = config.optimizer,
+          .bf16_masters = config.bf16.bf16_master_weights_and_grads,
           .device = config.run.device};
 }
 

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/transports/nccl.h"
 
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,11 +21,15 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/comm/message_channels.h"
 #include "tessera/comm/registry.h"
 #include "tessera/comm/transports/local.h"
 #include "tessera/ops/reduce_parts.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/span.h"
 #include "tessera/tensor/upload.h"
+#include "tessera/transports/nccl_watch.h"
 #include "tessera/transports/staged.h"
 
 namespace tessera::transports {
@@ -37,25 +46,39 @@ using comm::Write;
 /// Everything travels as bytes (ncclUint8).
 constexpr int kBytes = 1;
 
-/// Complete when an event on the stream of its group is.
+/// Complete when an event on the stream of its lane is.
 class EventWork final : public comm::Work {
  public:
-  EventWork(const c10::Stream& stream, std::vector<at::Tensor> kept)
+  EventWork(const c10::Stream& stream,
+            std::shared_ptr<c10::Event> done,
+            std::vector<at::Tensor> kept,
+            const NcclWatch& watch)
       : guard_(stream.device_type()),
         device_(stream.device()),
-        event_(stream.device_type()),
-        kept_(std::move(kept)) {
-    event_.record(stream);
+        done_(std::move(done)),
+        kept_(std::move(kept)),
+        watch_(watch) {}
+  bool done() override { return done_->query(); }
+  void wait() override {
+    watch_.throw_if_broken();
+    done_->block(guard_.getStream(device_));
   }
-  bool done() override { return event_.query(); }
-  void wait() override { event_.block(guard_.getStream(device_)); }
   void wait_reusable() override { wait(); }
 
  private:
   c10::impl::VirtualGuardImpl guard_;
   c10::Device device_;
-  c10::Event event_;
-  std::vector<at::Tensor> kept_;  ///< buffers that belong to the stream of the group
+  std::shared_ptr<c10::Event> done_;
+  std::vector<at::Tensor> kept_;  ///< buffers that belong to the stream of the lane
+  const NcclWatch& watch_;
+};
+
+/// A message of which a copy is sent.
+class SentWork final : public comm::Work {
+ public:
+  bool done() override { return true; }
+  void wait() override {}
+  void wait_reusable() override {}
 };
 
 /// The parts of an exchange: the first byte of each, and one more entry.
@@ -66,17 +89,26 @@ std::vector<std::size_t> equal_parts(std::size_t bytes, int parts) {
   return out;
 }
 
-class NcclTransport final : public comm::Transport {
+class NcclTransport final : public comm::Transport, public comm::MessageChannels {
  public:
-  NcclTransport(const NcclApi& api, std::shared_ptr<comm::Transport> host, Device device)
+  NcclTransport(const NcclApi& api,
+                std::shared_ptr<comm::Transport> host,
+                Device device,
+                const NcclRank& rank)
       : api_(api),
         host_(std::move(host)),
         staged_(make_staged_transport(host_, device)),
         device_(device),
-        guard_(to_torch(device).type()) {}
+        guard_(to_torch(device).type()),
+        rank_(rank.rank),
+        watch_(rank.rank, rank.control, [this] { abort_all(); }) {}
+  /// After an error peers may wait for ever, so that nothing is waited for.
   ~NcclTransport() override {
-    for (auto& [id, lane] : lanes_)
-      api_.comm_abort(lane.comm);
+    if (std::uncaught_exceptions() > 0) abort_all();
+    const std::lock_guard lock(comms_mutex_);
+    for (void* const comm : comms_)
+      api_.comm_destroy(comm);
+    comms_.clear();
   }
   NcclTransport(const NcclTransport&) = delete;
   NcclTransport& operator=(const NcclTransport&) = delete;
@@ -91,7 +123,7 @@ class NcclTransport final : public comm::Transport {
       const Group& group, Span in, Span out, Op op, Write write, CallSite site) override {
     check_reduce_scatter(group, plain(in, site), plain(out, site), op, site);
     count(group, in);
-    return on_lane(group, site, [&](Lane& lane, std::vector<at::Tensor>& kept) {
+    return on_group(group, "reduce_scatter", site, [&](Lane& lane, std::vector<at::Tensor>& kept) {
       const at::Tensor source = tensor_of(in);
       const at::Tensor parts =
           at::empty({group.size(), static_cast<std::int64_t>(out.count)}, source.options());
@@ -104,14 +136,14 @@ class NcclTransport final : public comm::Transport {
   WorkPtr all_gather(const Group& group, Span in, Span out, CallSite site) override {
     check_all_gather(group, plain(in, site), plain(out, site), site);
     count(group, out);
-    return on_lane(group, site, [&](Lane& lane, std::vector<at::Tensor>&) {
+    return on_group(group, "all_gather", site, [&](Lane& lane, std::vector<at::Tensor>&) {
       check(api_.all_gather(in.data, out.data, in.bytes(), kBytes, lane.comm, native(lane)), site);
     });
   }
   WorkPtr all_reduce(const Group& group, Span data, Op op, CallSite site) override {
     check_all_reduce(plain(data, site), op, site);
     count(group, data, 2);
-    return on_lane(group, site, [&](Lane& lane, std::vector<at::Tensor>& kept) {
+    return on_group(group, "all_reduce", site, [&](Lane& lane, std::vector<at::Tensor>& kept) {
       const at::Tensor own = tensor_of(data);
       const at::Tensor all = at::empty({group.size(), own.numel()}, own.options());
       kept.push_back(all);
@@ -124,7 +156,7 @@ class NcclTransport final : public comm::Transport {
   WorkPtr broadcast(const Group& group, Span data, int root_index, CallSite site) override {
     check_broadcast(group, plain(data, site), root_index, site);
     count(group, data);
-    return on_lane(group, site, [&](Lane& lane, std::vector<at::Tensor>&) {
+    return on_group(group, "broadcast", site, [&](Lane& lane, std::vector<at::Tensor>&) {
       check(api_.broadcast(
                 data.data, data.data, data.bytes(), kBytes, root_index, lane.comm, native(lane)),
             site);
@@ -134,7 +166,7 @@ class NcclTransport final : public comm::Transport {
     check_all_to_all(group, plain(in, site), plain(out, site), site);
     count(group, in);
     const std::vector<std::size_t> places = equal_parts(in.bytes(), group.size());
-    return on_lane(group, site, [&](Lane& lane, std::vector<at::Tensor>&) {
+    return on_group(group, "all_to_all", site, [&](Lane& lane, std::vector<at::Tensor>&) {
       exchange(lane, in.data, places, out.data, places, site);
     });
   }
@@ -154,25 +186,63 @@ class NcclTransport final : public comm::Transport {
                                        bytes(comm::sent_parts(counts, group.size(), group.index)),
                                    received = bytes(
                                        comm::received_parts(counts, group.size(), group.index));
-    return on_lane(group, site, [&](Lane& lane, std::vector<at::Tensor>&) {
+    return on_group(group, "all_to_all_v", site, [&](Lane& lane, std::vector<at::Tensor>&) {
       exchange(lane, in.data, sent, out.data, received, site);
     });
   }
   WorkPtr barrier(const Group& group, CallSite site) override {
     return host_->barrier(group, std::move(site));
   }
+  void open_channels(std::span<const comm::MessageChannel> channels,
+                     const CallSite& site) override {
+    for (const comm::MessageChannel& channel : channels) {
+      const bool sends = channel.from == rank_;
+      if (channel.from == channel.to || (!sends && channel.to != rank_)) continue;
+      const int peer = sends ? channel.to : channel.from;
+      const auto [found, fresh] = messages_.try_emplace({peer, channel.channel, sends});
+      if (!fresh) continue;
+      Lane& lane = found->second;
+      if (!both_have_queues(peer, channel.channel)) {
+        messages_.erase(found);
+        continue;
+      }
+      const Group ends{{channel.from, channel.to}, sends ? 0 : 1, 0};
+      NcclId id;
+      const Span bytes{id.bytes, sizeof(id.bytes), DType::U8, {}};
+      if (sends) check(api_.get_unique_id(&id), site);
+      const CallSite of_id = TESSERA_HERE("the id of a channel");
+      (sends ? host_->send(peer, channel.channel, bytes, of_id)
+             : host_->recv(peer, channel.channel, bytes, of_id))
+          ->wait();
+      connect(lane, ends, id, site);
+      const at::Tensor first = at::zeros({1}, at::device(to_torch(device_)).dtype(at::kByte));
+      message(lane, sends, span_of(first), site)->wait();
+    }
+  }
   WorkPtr send(int peer, int channel, Span data, CallSite site) override {
-    return staged_->send(peer, channel, data, std::move(site));
+    const auto lane = messages_.find({peer, channel, true});
+    if (lane == messages_.end()) return staged_->send(peer, channel, data, std::move(site));
+    (void)plain(data, site);
+    const Traffic more = {
+        static_cast<std::int64_t>(data.count), static_cast<std::int64_t>(data.bytes()), 1};
+    add(traffic_, more);
+    add(messages_traffic_, more);
+    static_cast<void>(message(lane->second, true, data, site));
+    return std::make_unique<SentWork>();
   }
   WorkPtr recv(int peer, int channel, Span data, CallSite site) override {
-    return staged_->recv(peer, channel, data, std::move(site));
+    const auto lane = messages_.find({peer, channel, false});
+    if (lane == messages_.end()) return staged_->recv(peer, channel, data, std::move(site));
+    (void)plain(data, site);
+    return message(lane->second, false, data, site);
   }
 
   void progress() noexcept override {
     host_->progress();
-    for (auto& [id, lane] : lanes_) {
+    const std::lock_guard lock(comms_mutex_);
+    for (void* const comm : comms_) {
       int result = 0;
-      if (api_.comm_get_async_error(lane.comm, &result) != 0 || !failed(result)) continue;
+      if (api_.comm_get_async_error(comm, &result) != 0 || !failed(result)) continue;
       host_->abort(Error(Error::Kind::Comm, words(result), "see the messages of NCCL_DEBUG=WARN"));
     }
   }
@@ -189,14 +259,22 @@ class NcclTransport final : public comm::Transport {
     if (found != traffic_of_.end()) add(out, found->second);
     return out;
   }
-  [[nodiscard]] Traffic messages() const noexcept override { return host_->messages(); }
-  void set_stall_limit(double seconds) noexcept override { host_->set_stall_limit(seconds); }
+  [[nodiscard]] Traffic messages() const noexcept override {
+    Traffic out = host_->messages();
+    add(out, messages_traffic_);
+    return out;
+  }
+  void set_stall_limit(double seconds) noexcept override {
+    host_->set_stall_limit(seconds);
+    watch_.set_limit(seconds);
+  }
 
  private:
-  /// The communicator of a group, and the stream of its collectives.
+  /// A communicator and the stream of its operations.
   struct Lane {
     void* comm = nullptr;
     std::optional<c10::Stream> stream;
+    std::vector<int> others;  ///< the other ranks of the world in it
   };
 
   static void add(Traffic& to, const Traffic& more) {
@@ -242,6 +320,44 @@ class NcclTransport final : public comm::Transport {
 
   [[nodiscard]] static void* native(const Lane& lane) { return lane.stream->native_handle(); }
 
+  /// Returns the same on both ends of a channel.
+  bool both_have_queues(int peer, int channel) {
+    const char* const queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    std::uint8_t here = queues == nullptr || std::atoi(queues) >= kLeastQueues ? 1 : 0, there = 0;
+    const auto span = [](std::uint8_t& value) { return Span{&value, 1, DType::U8, {}}; };
+    const CallSite site = TESSERA_HERE("the hardware queues of a channel's ends");
+    const WorkPtr sent = host_->send(peer, channel, span(here), site);
+    host_->recv(peer, channel, span(there), site)->wait();
+    sent->wait();
+    sent->wait_reusable();
+    if (here == 0 && !warned_) {
+      warned_ = true;
+      log::warn(fmt::format(
+          "CUDA_DEVICE_MAX_CONNECTIONS={}: messages between pipeline stages go through the host; "
+          "unset it, or set it to {} or more",
+          queues,
+          kLeastQueues));
+    }
+    return here == 1 && there == 1;
+  }
+  /// Called by the watch, and before this is destroyed after an error.
+  void abort_all() {
+    const std::lock_guard lock(comms_mutex_);
+    for (void* const comm : comms_)
+      api_.comm_abort(comm);
+    comms_.clear();
+  }
+
+  /// Collective for the ranks of `group`, of which member 0 has made the id.
+  void connect(Lane& lane, const Group& group, const NcclId& id, const CallSite& site) {
+    check(api_.comm_init_rank(&lane.comm, group.size(), id, group.index), site);
+    lane.stream = guard_.getStreamFromGlobalPool(to_torch(device_));
+    for (const int rank : group.ranks) {
+      if (rank != rank_) lane.others.push_back(rank);
+    }
+    const std::lock_guard lock(comms_mutex_);
+    comms_.push_back(lane.comm);
+  }
   /// Collective on first use of the group.
   Lane& lane_of(const Group& group, const CallSite& site) {
     const auto [found, fresh] = lanes_.try_emplace(group.id);
@@ -255,24 +371,49 @@ class NcclTransport final : public comm::Transport {
                     0,
                     TESSERA_HERE("the id of a communicator"))
         ->wait();
-    check(api_.comm_init_rank(&lane.comm, group.size(), id, group.index), site);
-    lane.stream = guard_.getStreamFromGlobalPool(to_torch(device_));
+    connect(lane, group, id, site);
     return lane;
   }
 
-  /// Calls `post` on the stream of the group, after what the current stream has so far.
+  /// Calls `post` on the stream of a lane, after what the current stream has so far.
   template <class Fn>
-  WorkPtr on_lane(const Group& group, const CallSite& site, Fn post) {
-    Lane& lane = lane_of(group, site);
-    c10::Event ready(guard_.type());
-    ready.record(guard_.getStream(to_torch(device_)));
-    ready.block(*lane.stream);
+  WorkPtr on_lane(Lane& lane, const char* operation, const CallSite& site, Fn post) {
+    watch_.throw_if_broken();
+    const bool watched = !lane.others.empty();
+    if (watched)
+      watch_.begin(&lane, fmt::format("{} of {}", operation, describe(site)), lane.others);
+    const auto event = [&](const c10::Stream& on) {
+      auto out = std::make_shared<c10::Event>(guard_.type());
+      out->record(on);
+      return out;
+    };
+    const std::shared_ptr<c10::Event> ready = event(guard_.getStream(to_torch(device_)));
+    ready->block(*lane.stream);
     std::vector<at::Tensor> kept;
     {
       const c10::StreamGuard guard(*lane.stream);
       post(lane, kept);
     }
-    return std::make_unique<EventWork>(*lane.stream, std::move(kept));
+    std::shared_ptr<c10::Event> done = event(*lane.stream);
+    if (watched) watch_.posted(&lane, ready, done);
+    return std::make_unique<EventWork>(*lane.stream, std::move(done), std::move(kept), watch_);
+  }
+  template <class Fn>
+  WorkPtr on_group(const Group& group, const char* operation, const CallSite& site, Fn post) {
+    return on_lane(lane_of(group, site), operation, site, std::move(post));
+  }
+  /// Sends a copy of `data` to the other rank of a channel, or receives it.
+  WorkPtr message(Lane& lane, bool sends, const Span& data, const CallSite& site) {
+    if (!sends) {
+      return on_lane(lane, "recv", site, [&](Lane& on, std::vector<at::Tensor>&) {
+        check(api_.recv(data.data, data.bytes(), kBytes, 0, on.comm, native(on)), site);
+      });
+    }
+    const at::Tensor copy = tensor_of(data).clone();
+    copy.record_stream(*lane.stream);
+    return on_lane(lane, "send", site, [&](Lane& on, std::vector<at::Tensor>&) {
+      check(api_.send(copy.const_data_ptr(), data.bytes(), kBytes, 1, on.comm, native(on)), site);
+    });
   }
 
   /// Sends part j to member j, and receives part i from member i.
@@ -303,9 +444,16 @@ class NcclTransport final : public comm::Transport {
   std::unique_ptr<comm::Transport> staged_;
   Device device_;
   c10::impl::VirtualGuardImpl guard_;
+  int rank_;
+  bool warned_ = false;
   std::map<int, Lane> lanes_;  ///< by the id of the group
-  Traffic traffic_;
+  /// Of opened channels, by the other rank, the channel, and whether this rank sends.
+  std::map<std::tuple<int, int, bool>, Lane> messages_;
+  Traffic traffic_, messages_traffic_;
   std::map<int, Traffic> traffic_of_;
+  std::mutex comms_mutex_;
+  std::vector<void*> comms_;  ///< of all lanes, until they are aborted
+  NcclWatch watch_;           ///< its thread ends first
 };
 
 const NcclApi& library(std::string& why_not) {
@@ -322,10 +470,12 @@ std::string why_not_nccl(const comm::WorldNeeds& /*needs*/) {
 }
 
 comm::MadeTransport make_nccl(const comm::WorldNeeds& needs,
-                              ControlPage* /*control*/,
+                              ControlPage* control,
                               const std::shared_ptr<comm::Transport>& host) {
   std::string why;
-  return {make_nccl_transport(library(why), host, needs.device), {}};
+  // NCCL's ranks find each other by sockets, which other hosts need not reach.
+  if (needs.part == nullptr) setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
+  return {make_nccl_transport(library(why), host, needs.device, {needs.info.rank, control}), {}};
 }
 
 TESSERA_TRANSPORT("nccl", {.moves = DeviceKind::Cuda, .why_not = why_not_nccl, .make = make_nccl});
@@ -345,6 +495,7 @@ std::string load_nccl(NcclApi& api) {
   find("ncclGetUniqueId", api.get_unique_id);
   find("ncclCommInitRank", api.comm_init_rank);
   find("ncclCommAbort", api.comm_abort);
+  find("ncclCommDestroy", api.comm_destroy);
   find("ncclCommGetAsyncError", api.comm_get_async_error);
   find("ncclAllGather", api.all_gather);
   find("ncclBroadcast", api.broadcast);
@@ -358,8 +509,9 @@ std::string load_nccl(NcclApi& api) {
 
 std::unique_ptr<comm::Transport> make_nccl_transport(const NcclApi& api,
                                                      std::shared_ptr<comm::Transport> host,
-                                                     Device device) {
-  return std::make_unique<NcclTransport>(api, std::move(host), device);
+                                                     Device device,
+                                                     const NcclRank& rank) {
+  return std::make_unique<NcclTransport>(api, std::move(host), device, rank);
 }
 
 }  // namespace tessera::transports

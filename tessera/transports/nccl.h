@@ -4,10 +4,19 @@
 
 #include <memory>
 
+#include "tessera/base/control_page.h"
 #include "tessera/comm/transport.h"
 #include "tessera/transports/nccl_api.h"
 
 namespace tessera::transports {
+
+/// The rank for which a transport is made.
+struct NcclRank {
+  int rank = 0;                    ///< of the world
+  ControlPage* control = nullptr;  ///< of the world, which outlives the transport; may be absent
+};
+
+inline constexpr int kLeastQueues = 8;  ///< CUDA's default
 
 /// A transport for the memory of `device`. Collectives run on a stream of each group, after the
 /// work of the caller's current stream so far; wait() lets the current stream, not the host, wait
@@ -15,12 +24,21 @@ namespace tessera::transports {
 /// exchanged, and added in rank order. All ranks must post the collectives of a group in the same
 /// order, as for every transport.
 ///
-/// Messages go through the host (staged.h): a receive that is posted ahead would block what NCCL is
-/// asked for after it. Barriers are the host's. Communicators are created when a group is first
-/// used, with the help of `host`. Errors: Error{Comm} with NCCL's words and the call site. Threads:
-/// as Transport.
+/// Messages of the channels that pipelines open (comm/message_channels.h) have a communicator of
+/// two ranks and a stream for each channel and direction, so that a receive that is posted ahead
+/// blocks nothing else; a send is complete for its caller when it is posted, because a copy is
+/// sent. NCCL connects two ranks at their first message, which blocks both, so each channel is used
+/// once when it is opened, in the order of the list. Other messages go through the host (staged.h),
+/// and so do all if CUDA_DEVICE_MAX_CONNECTIONS leaves the device fewer than kLeastQueues hardware
+/// queues: work of streams that share one waits for the work before it, so that two ranks could
+/// wait for each other for ever.
+///
+/// Barriers are the host's. Communicators are created when a group is first used, with the help of
+/// `host`. Errors: Error{Comm} with NCCL's words and the call site; operations that never become
+/// complete: nccl_watch.h. Threads: as Transport.
 std::unique_ptr<comm::Transport> make_nccl_transport(const NcclApi& api,
                                                      std::shared_ptr<comm::Transport> host,
-                                                     Device device);
+                                                     Device device,
+                                                     const NcclRank& rank);
 
 }  // namespace tessera::transports

@@ -19,6 +19,7 @@ struct NcclApi {
   int (*get_unique_id)(NcclId* id) = nullptr;
   int (*comm_init_rank)(void** comm, int ranks, NcclId id, int rank) = nullptr;
   int (*comm_abort)(void* comm) = nullptr;
+  int (*comm_destroy)(void* comm) = nullptr;
   int (*comm_get_async_error)(void* comm, int* result) = nullptr;
   int (*all_gather)(
       const void* in, void* out, std::size_t count, int type, void* comm, void* stream) = nullptr;

@@ -60,7 +60,8 @@ inline std::unique_ptr<comm::World> world_on_gpu(comm::World& host) {
 inline std::unique_ptr<comm::World> world_with_nccl(comm::World& host,
                                                     const transports::NcclApi& nccl) {
   return world_on_gpu_with(host, [&](std::shared_ptr<comm::Transport> of_host, Device device) {
-    return transports::make_nccl_transport(nccl, std::move(of_host), device);
+    return transports::make_nccl_transport(
+        nccl, std::move(of_host), device, {host.rank(), &host.control()});
   });
 }
 

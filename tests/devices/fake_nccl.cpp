@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "devices/fake_nccl.h"
 
+#include <atomic>
 #include <condition_variable>
-#include <cstring>
-#include <functional>
+#include <cstddef>
+#include <cstdio>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,68 +21,50 @@ namespace {
 using transports::NcclApi;
 using transports::NcclId;
 
-struct Send {
-  const void* data = nullptr;
-  std::size_t bytes = 0;
-};
 struct Receive {
-  void* data = nullptr;
+  int from = 0;
+  std::byte* data = nullptr;
   std::size_t bytes = 0;
-};
-/// The messages of a rank in a call: for each peer those to it and from it, in order.
-struct Brought {
-  std::map<int, std::vector<Send>> sent;
-  std::map<int, std::vector<Receive>> received;
 };
 
-/// The ranks of a communicator, which meet for every call.
+/// The ranks of a communicator and the messages between them that were not received yet.
 class Ring {
  public:
-  explicit Ring(int ranks) : brought_(static_cast<std::size_t>(ranks)) {}
-  /// Returns false if the sizes do not match.
-  bool meet(int rank, Brought mine) {
+  void send(int from, int to, std::vector<std::byte> message) {
+    const std::lock_guard lock(mutex_);
+    messages_[{from, to}].push_back(std::move(message));
+    changed_.notify_all();
+  }
+  /// Waits for a message. Returns false if the communicator was aborted or the sizes differ.
+  bool receive(int to, const Receive& into) {
     std::unique_lock lock(mutex_);
-    const int round = round_;
-    brought_[static_cast<std::size_t>(rank)] = std::move(mine);
-    if (++arrived_ == static_cast<int>(brought_.size())) {
-      matches_ = move_all();
-      arrived_ = 0;
-      ++round_;
-      met_.notify_all();
-    } else {
-      met_.wait(lock, [&] { return round_ != round; });
-    }
-    return matches_;
+    auto& coming = messages_[{into.from, to}];
+    changed_.wait(lock, [&] { return aborted_ || !coming.empty(); });
+    if (coming.empty()) return false;
+    const std::vector<std::byte> message = std::move(coming.front());
+    coming.pop_front();
+    lock.unlock();
+    if (message.size() != into.bytes) return false;
+    if (is_simulated_memory(into.data)) copy_there(into.data, message.data(), into.bytes);
+    return true;
+  }
+  void abort() {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    changed_.notify_all();
   }
 
  private:
-  bool move_all() {
-    bool matches = true;
-    const auto ranks = static_cast<int>(brought_.size());
-    for (int from = 0; from < ranks; ++from) {
-      for (int to = 0; to < ranks; ++to) {
-        const auto& sent = brought_[static_cast<std::size_t>(from)].sent[to];
-        const auto& received = brought_[static_cast<std::size_t>(to)].received[from];
-        matches = matches && sent.size() == received.size();
-        for (std::size_t i = 0; i < sent.size() && i < received.size(); ++i) {
-          matches = matches && sent[i].bytes == received[i].bytes;
-          copy_there(received[i].data, sent[i].data, std::min(sent[i].bytes, received[i].bytes));
-        }
-      }
-    }
-    return matches;
-  }
-
   std::mutex mutex_;
-  std::condition_variable met_;
-  std::vector<Brought> brought_;
-  int arrived_ = 0, round_ = 0;
-  bool matches_ = true;
+  std::condition_variable changed_;
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> messages_;
+  bool aborted_ = false;
 };
 
 struct Comm {
   std::shared_ptr<Ring> ring;
   int rank = 0, ranks = 1;
+  std::shared_ptr<std::atomic<int>> failure = std::make_shared<std::atomic<int>>(0);
 };
 
 constexpr int kSuccess = 0, kInvalidUsage = 5;
@@ -96,16 +80,38 @@ struct Grouped {
   int depth = 0;
   Comm* comm = nullptr;
   void* stream = nullptr;
-  Brought brought;
-  std::vector<Bytes> reads, writes;
+  std::vector<std::pair<int, Bytes>> sent;
+  std::vector<Receive> received;
 };
 thread_local Grouped grouped;
 
+/// What is sent leaves at once. What is received arrives when the stream continues; before, it is
+/// 0xff.
 int end_of_group(const std::string& what) {
-  Grouped mine = std::exchange(grouped, {});
+  const Grouped mine = std::exchange(grouped, {});
   if (mine.comm == nullptr) return kSuccess;
-  on_simulated_stream(mine.stream, what, mine.reads, mine.writes);
-  return mine.comm->ring->meet(mine.comm->rank, std::move(mine.brought)) ? kSuccess : kInvalidUsage;
+  std::vector<Bytes> reads, writes;
+  for (const auto& [to, bytes] : mine.sent)
+    reads.push_back(bytes);
+  for (const Receive& one : mine.received)
+    writes.push_back({one.data, one.bytes});
+  const auto complete = [of = *mine.comm, received = mine.received] {
+    for (const Receive& one : received) {
+      if (!of.ring->receive(of.rank, one)) *of.failure = kInvalidUsage;
+    }
+  };
+  later_on_simulated_stream(mine.stream, what, reads, writes, complete);
+  for (const auto& [to, bytes] : mine.sent) {
+    std::vector<std::byte> message(bytes.bytes);
+    copy_there(message.data(), bytes.data, bytes.bytes);
+    mine.comm->ring->send(mine.comm->rank, to, std::move(message));
+  }
+  for (const Receive& one : mine.received) {
+    const std::vector<std::byte> none(one.bytes, std::byte{0xff});
+    // The rank's own part may be received in place of what it sends.
+    if (one.from != mine.comm->rank) copy_there(one.data, none.data(), one.bytes);
+  }
+  return kSuccess;
 }
 
 int get_version(int* version) {
@@ -122,30 +128,34 @@ int get_unique_id(NcclId* id) {
 int comm_init_rank(void** comm, int ranks, NcclId id, int rank) {
   const std::lock_guard lock(rings_mutex);
   auto& ring = rings()[id.bytes];
-  if (!ring) ring = std::make_shared<Ring>(ranks);
+  if (!ring) ring = std::make_shared<Ring>();
   *comm = new Comm{ring, rank, ranks};
   return kSuccess;
 }
 int comm_abort(void* comm) {
+  auto* const mine = static_cast<Comm*>(comm);
+  mine->ring->abort();
+  delete mine;
+  return kSuccess;
+}
+int comm_destroy(void* comm) {
   delete static_cast<Comm*>(comm);
   return kSuccess;
 }
-int comm_get_async_error(void* /*comm*/, int* result) {
-  *result = kSuccess;
+int comm_get_async_error(void* comm, int* result) {
+  *result = *static_cast<Comm*>(comm)->failure;
   return kSuccess;
 }
 int send(const void* data, std::size_t count, int /*type*/, int peer, void* comm, void* stream) {
   grouped.comm = static_cast<Comm*>(comm);
   grouped.stream = stream;
-  grouped.brought.sent[peer].push_back({data, count});
-  grouped.reads.push_back({data, count});
+  grouped.sent.push_back({peer, {data, count}});
   return grouped.depth > 0 ? kSuccess : end_of_group("ncclSend");
 }
 int recv(void* data, std::size_t count, int /*type*/, int peer, void* comm, void* stream) {
   grouped.comm = static_cast<Comm*>(comm);
   grouped.stream = stream;
-  grouped.brought.received[peer].push_back({data, count});
-  grouped.writes.push_back({data, count});
+  grouped.received.push_back({peer, static_cast<std::byte*>(data), count});
   return grouped.depth > 0 ? kSuccess : end_of_group("ncclRecv");
 }
 int group_start() {
@@ -191,6 +201,7 @@ const NcclApi& fake_nccl() {
                               .get_unique_id = get_unique_id,
                               .comm_init_rank = comm_init_rank,
                               .comm_abort = comm_abort,
+                              .comm_destroy = comm_destroy,
                               .comm_get_async_error = comm_get_async_error,
                               .all_gather = all_gather,
                               .broadcast = broadcast,

@@ -17,6 +17,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/message_channels.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::test {
@@ -134,6 +135,187 @@ TEST(Nccl, IsFoundOutWhereNobodyWaitsForIt) {
   const std::vector<std::string> found = take_violations();
   EXPECT_THAT(found, testing::Not(IsEmpty()));
   EXPECT_THAT(found, testing::Each(testing::HasSubstr("reads what ncclAllGather")));
+}
+
+// ---- messages
+
+/// Opens channel 5 from rank 0 to rank 1, and channel 6 back.
+void open_two_channels(comm::World& world) {
+  auto* const channels = dynamic_cast<comm::MessageChannels*>(&world.transport());
+  ASSERT_NE(channels, nullptr);
+  const std::vector<comm::MessageChannel> both = {{0, 1, 5}, {1, 0, 6}};
+  channels->open_channels(both, TESSERA_HERE("two channels"));
+}
+
+TEST(NcclMessages, PassAReceiveThatIsPostedAhead) {
+  (void)take_violations();
+  comm::run_threads(2, [&](comm::World& host) {
+    const auto world = world_with_nccl(host, fake_nccl());
+    open_two_channels(*world);
+    const comm::Traffic before = world->transport().messages();
+    const at::Device device = to_torch(world->transport().device());
+    const at::Tensor sent = at::arange(4, at::kFloat).to(device),
+                     received = at::zeros({4}).to(device);
+    comm::Transport& transport = world->transport();
+    const int mine = world->rank() == 0 ? 5 : 6, peers = world->rank() == 0 ? 6 : 5;
+
+    const comm::WorkPtr coming =
+        transport.recv(1 - world->rank(), peers, span_of(received), TESSERA_HERE("ahead"));
+    for (int i = 0; i < 2; ++i)
+      transport.send(1 - world->rank(), mine, span_of(sent), TESSERA_HERE("send"))->wait();
+    sent.fill_(-1);  // a copy is sent
+    coming->wait();
+    EXPECT_TRUE((received + 1).cpu().equal(at::arange(1, 5, at::kFloat)));
+    transport.recv(1 - world->rank(), peers, span_of(received), TESSERA_HERE("second"))->wait();
+
+    EXPECT_TRUE(received.cpu().equal(at::arange(4, at::kFloat)));
+    EXPECT_EQ(transport.messages() - before, (comm::Traffic{8, 32, 2}));
+    host.barrier(TESSERA_HERE("end of a test"));
+  });
+  EXPECT_THAT(take_violations(), IsEmpty());
+}
+
+TEST(NcclMessages, GoThroughTheHostIfTheirChannelIsNotOpened) {
+  comm::run_threads(2, [&](comm::World& host) {
+    const auto world = world_with_nccl(host, fake_nccl());
+    open_two_channels(*world);
+    const at::Device device = to_torch(world->transport().device());
+    const at::Tensor x = at::full({4}, world->rank() + 1.0).to(device);
+    const std::int64_t calls = host.host_transport().messages().calls;
+    if (world->rank() == 0) {
+      world->transport().send(1, 7, span_of(x), TESSERA_HERE("send"))->wait();
+      EXPECT_EQ(host.host_transport().messages().calls, calls + 1);
+    } else {
+      world->transport().recv(0, 7, span_of(x), TESSERA_HERE("receive"))->wait();
+      EXPECT_EQ(x.cpu()[0].item<float>(), 1.0F);
+    }
+    host.barrier(TESSERA_HERE("end of a test"));
+  });
+}
+
+TEST(NcclMessages, GoThroughTheHostIfTheDeviceHasTooFewQueues) {
+  (void)take_violations();
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", /*overwrite=*/1);
+  comm::run_threads(2, [&](comm::World& host) {
+    const auto world = world_with_nccl(host, fake_nccl());
+    open_two_channels(*world);
+    const at::Tensor x =
+        at::full({4}, world->rank() + 1.0).to(to_torch(world->transport().device()));
+    const std::int64_t calls = host.host_transport().messages().calls;
+    if (world->rank() == 0) {
+      world->transport().send(1, 5, span_of(x), TESSERA_HERE("send"))->wait();
+      EXPECT_EQ(host.host_transport().messages().calls, calls + 1);
+    } else {
+      world->transport().recv(0, 5, span_of(x), TESSERA_HERE("receive"))->wait();
+      EXPECT_EQ(x.cpu()[0].item<float>(), 1.0F);
+    }
+    host.barrier(TESSERA_HERE("end of a test"));
+  });
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  EXPECT_THAT(take_violations(), IsEmpty());
+}
+
+// ---- what a program can forget
+
+std::vector<std::string> violations_without(Forgotten what, const TinyRun& run, Trace& trace) {
+  (void)take_violations();
+  {
+    const ScopedForgotten forgotten(what);
+    trace = run.train({.ranks = 2, .accumulation = 2, .stage = 2}, 1);
+  }
+  return take_violations();
+}
+
+TEST(NcclMutants, AreFoundOutAlthoughTheBitsAreTheSame) {
+  const TinyRun run = with_nccl(TinyRun());
+  const Trace expected = run.train({.ranks = 2, .accumulation = 2, .stage = 2}, 1);
+  Trace trace;
+
+  const std::vector<std::string> found = violations_without(Forgotten::WaitsOfOthers, run, trace);
+
+  expect_same_bits(trace, expected);
+  EXPECT_THAT(found, testing::Contains(testing::HasSubstr("nccl")));
+}
+
+TEST(NcclMutants, AreFoundOutIfAMessageIsUsedBeforeItArrives) {
+  (void)take_violations();
+  comm::run_threads(2, [&](comm::World& host) {
+    const auto world = world_with_nccl(host, fake_nccl());
+    open_two_channels(*world);
+    const at::Device device = to_torch(world->transport().device());
+    const at::Tensor x = at::ones({4}).to(device);
+    if (world->rank() == 0) {
+      world->transport().send(1, 5, span_of(x), TESSERA_HERE("send"))->wait();
+    } else {
+      const comm::WorkPtr work = world->transport().recv(0, 5, span_of(x), TESSERA_HERE("receive"));
+      (void)(x + 1);  // too early
+      work->wait();
+    }
+    host.barrier(TESSERA_HERE("end of a test"));
+  });
+  EXPECT_THAT(take_violations(), testing::Contains(testing::HasSubstr("reads what ncclRecv")));
+}
+
+// ---- ranks that do not come
+
+TEST(NcclTimeouts, NameBothRanksAndTheCallSite) {
+  std::string text;
+  comm::run_threads(2, [&](comm::World& host) {
+    const auto world = world_with_nccl(host, fake_nccl());
+    const at::Device device = to_torch(world->transport().device());
+    const at::Tensor in = at::ones({4}).to(device), out = at::zeros({8}).to(device);
+    const auto gather = [&] {
+      world->transport()
+          .all_gather(world->everyone(), span_of(in), span_of(out), TESSERA_HERE("gather h.3"))
+          ->wait();
+      return out.cpu();
+    };
+    (void)gather();
+    if (world->rank() == 1) {  // does not come
+      EXPECT_THROW(host.barrier(TESSERA_HERE("waits for the end")), Error);
+      return;
+    }
+    world->transport().set_stall_limit(0.3);
+    try {
+      for (int i = 0; i < 2; ++i)
+        (void)gather();
+      ADD_FAILURE() << "nobody noticed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Comm);
+      text = error.what();
+    }
+  });
+  EXPECT_THAT(text,
+              testing::HasSubstr("rank 0 has waited 0.3 s on its device in NCCL's all_gather"));
+  EXPECT_THAT(text, testing::HasSubstr("gather h.3"));
+  EXPECT_THAT(text, testing::HasSubstr("nccl_test.cpp:"));
+  EXPECT_THAT(text, testing::HasSubstr("for rank 1 ("));
+}
+
+TEST(NcclTimeouts, EndAtOnceIfAnotherRankFails) {
+  comm::run_threads(2, [&](comm::World& host) {
+    const auto world = world_with_nccl(host, fake_nccl());
+    const at::Device device = to_torch(world->transport().device());
+    const at::Tensor in = at::ones({4}).to(device), out = at::zeros({8}).to(device);
+    const auto gather = [&] {
+      world->transport()
+          .all_gather(world->everyone(), span_of(in), span_of(out), TESSERA_HERE("gather"))
+          ->wait();
+      return out.cpu();
+    };
+    (void)gather();
+    if (world->rank() == 1) {
+      world->transport().abort(Error(Error::Kind::Data, "a sample of rank 1 is broken"));
+      return;
+    }
+    try {
+      for (int i = 0; i < 2; ++i)
+        (void)gather();
+      ADD_FAILURE() << "nobody noticed";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("a sample of rank 1 is broken"));
+    }
+  });
 }
 
 TEST(Nccl, RefusesMemoryOfTheHost) {

@@ -8,13 +8,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
+#include <limits>
+#include <memory>
 #include <mutex>
 #include <utility>
 
-#include "devices/guarded_memory.h"
 #include "devices/operation_facts.h"
-#include "devices/order_checker.h"
+#include "devices/simulated_machine.h"
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
@@ -39,12 +39,20 @@ namespace {
 constexpr auto kType = c10::DeviceType::SIMULATED_KEY;
 constexpr auto kKey = c10::DispatchKey::SIMULATED_KEY;
 constexpr int kMostStreams = 1000;  // of a device
+constexpr std::int64_t kEverything = std::numeric_limits<std::int64_t>::max();
 
 thread_local int current_device = 0;
 thread_local std::array<int, kSimulatedGpus> current_streams{};
 /// True while the thread computes an operation of a device on the CPU: its copies are not work of
 /// the device.
 thread_local bool computing = false;
+/// True if the thread has launched work on a device.
+thread_local bool launches = false;
+
+std::array<std::atomic<int>, 3> forgotten{};
+bool forgets(Forgotten what) {
+  return forgotten[static_cast<std::size_t>(what)] > 0;
+}
 
 /// Numbers for the checker.
 int number_of(int device, int stream) {
@@ -58,63 +66,6 @@ int current_stream(int device) {
 }
 int host_of(int device) {
   return -1 - device;
-}
-
-/// A copy between a device and pinned memory that the host does not know to be complete.
-struct Flight {
-  int host = 0;
-  StreamClock work;
-  std::byte* pinned = nullptr;
-  std::vector<std::byte> bytes;
-  bool to_host = false;
-};
-
-/// The state that all simulated devices share. It is never destroyed: tensors of static objects are
-/// freed after it would be.
-struct Machine {
-  std::recursive_mutex mutex;
-  GuardedMemory memory;
-  OrderChecker order;
-  SimulatedWork work;
-  std::vector<std::string> violations;
-  struct Owner {
-    int stream = 0;
-    std::vector<int> used;  ///< streams of record_stream()
-  };
-  std::map<const void*, Owner> owners;
-  std::int64_t allocated = 0, most_allocated = 0;  ///< bytes of all devices
-  std::map<const std::byte*, std::size_t> pinned;
-  std::vector<Flight> flights;
-
-  [[nodiscard]] bool is_pinned(const void* data) const {
-    const auto* const at = static_cast<const std::byte*>(data);
-    auto block = pinned.upper_bound(at);
-    if (block == pinned.begin()) return false;
-    --block;
-    return at < block->first + block->second;
-  }
-  void land(const Flight& flight) {
-    if (flight.to_host) {
-      std::memcpy(flight.pinned, flight.bytes.data(), flight.bytes.size());
-    } else if (std::memcmp(flight.pinned, flight.bytes.data(), flight.bytes.size()) != 0) {
-      violations.emplace_back("the host changed pinned memory while it was copied to the device");
-    }
-  }
-  /// The host of a device waits for work.
-  void synchronize(int host, const StreamClock& until) {
-    ++work.host_waits;
-    order.wait(host, until);
-    std::erase_if(flights, [&](const Flight& flight) {
-      if (flight.host != host || !order.knows(host, flight.work)) return false;
-      land(flight);
-      return true;
-    });
-  }
-};
-
-Machine& machine() {
-  static auto* const machine = new Machine;
-  return *machine;
 }
 
 OrderChecker::Range range_of(const at::Tensor& x) {
@@ -137,6 +88,8 @@ void access(int device,
             const std::string& what,
             const std::vector<at::Tensor>& reads,
             const std::vector<at::Tensor>& writes) {
+  launches = true;
+  machine().complete(current_stream(device), kEverything);
   const std::lock_guard lock(machine().mutex);
   ++machine().work.operations;
   machine().order.access(
@@ -266,6 +219,12 @@ struct SimulatedHooks final : Hooks {
   }
 };
 
+/// The work of a stream so far.
+StreamClock work_of(int stream) {
+  const std::lock_guard lock(machine().mutex);
+  return machine().order.record(stream);
+}
+
 struct SimulatedGuard final : c10::impl::NoOpDeviceGuardImpl<kType> {
   static c10::Device device(int index) { return {kType, static_cast<c10::DeviceIndex>(index)}; }
   static c10::Stream stream(c10::Device device, int id) {
@@ -318,33 +277,46 @@ struct SimulatedGuard final : c10::impl::NoOpDeviceGuardImpl<kType> {
       work[stream] = std::max(work[stream], number);
   }
   void block(void* event, const c10::Stream& waiting) const override {
+    launches = true;
+    const bool first = waiting.id() == 0;
+    if (forgets(first ? Forgotten::WaitsOfComputation : Forgotten::WaitsOfOthers)) return;
+    machine().complete(*static_cast<StreamClock*>(event));
     const std::lock_guard lock(machine().mutex);
     machine().order.wait(number_of(waiting), *static_cast<StreamClock*>(event));
   }
   void destroyEvent(void* event, const c10::DeviceIndex /*index*/) const noexcept override {
     delete static_cast<StreamClock*>(event);
   }
-  // Work is never found to be complete without a wait: a program that asks must wait at last.
-  bool queryEvent(void* event) const override { return event == nullptr; }
+  // Who launches work never finds it to be complete without a wait, and must wait at last.
+  bool queryEvent(void* event) const override {
+    if (event == nullptr) return true;
+    return !launches && machine().is_complete(*static_cast<StreamClock*>(event));
+  }
   bool queryStream(const c10::Stream& /*stream*/) const override { return false; }
   void synchronizeStream(const c10::Stream& of) const override {
+    machine().complete(work_of(number_of(of)));
     const std::lock_guard lock(machine().mutex);
-    machine().synchronize(host_of(of.device_index()), machine().order.record(number_of(of)));
+    machine().synchronize(
+        host_of(of.device_index()), machine().order.record(number_of(of)), "a stream");
   }
   void synchronizeEvent(void* event) const override {
+    machine().complete(*static_cast<StreamClock*>(event));
     const std::lock_guard lock(machine().mutex);
-    machine().synchronize(host_of(current_device), *static_cast<StreamClock*>(event));
+    machine().synchronize(host_of(current_device), *static_cast<StreamClock*>(event), "an event");
   }
   void synchronizeDevice(const c10::DeviceIndex of) const override {
+    for (int id = 0; id < kMostStreams; ++id)
+      machine().complete(work_of(number_of(of, id)));
     const std::lock_guard lock(machine().mutex);
     StreamClock all;
     for (int id = 0; id < kMostStreams; ++id) {
       for (const auto& [stream, number] : machine().order.record(number_of(of, id)))
         all[stream] = std::max(all[stream], number);
     }
-    machine().synchronize(host_of(of), all);
+    machine().synchronize(host_of(of), all, "a device");
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& on) const override {
+    if (forgets(Forgotten::UseByStreams)) return;
     const std::lock_guard lock(machine().mutex);
     const auto owner = machine().owners.find(data.get());
     if (owner != machine().owners.end()) owner->second.used.push_back(number_of(on));
@@ -416,7 +388,8 @@ void end_copy(const at::Tensor& on_device, const at::Tensor& host, bool to_host,
   const bool pinned = all.is_pinned(host.const_data_ptr());
   if (!may_fly || !pinned || !host.is_contiguous()) {
     if (!pinned) ++all.work.pageable_copies;
-    return all.synchronize(host_of(device), now);
+    return all.synchronize(
+        host_of(device), now, to_host ? "a copy to the host" : "a copy to the device");
   }
   auto* const at = static_cast<std::byte*>(host.data_ptr());
   all.flights.push_back({host_of(device), now, at, {at, at + host.nbytes()}, to_host});
@@ -479,7 +452,7 @@ void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   access(device, name, {}, results);
   if (!waits) return;
   const std::lock_guard lock(machine().mutex);
-  machine().synchronize(host_of(device), machine().order.record(current_stream(device)));
+  machine().synchronize(host_of(device), machine().order.record(current_stream(device)), name);
 }
 
 void record_stream(at::Tensor& x, c10::Stream stream) {
@@ -544,26 +517,67 @@ SimulatedWork simulated_work() {
   return machine().work;
 }
 
+namespace {
+
+int stream_of(void* handle) {
+  return static_cast<int>(reinterpret_cast<std::intptr_t>(handle)) - 1;
+}
+
+std::vector<OrderChecker::Range> ranges_of(const std::vector<Bytes>& all) {
+  std::vector<OrderChecker::Range> out;
+  for (const Bytes& one : all)
+    out.push_back({static_cast<const std::byte*>(one.data), one.bytes});
+  return out;
+}
+
+}  // namespace
+
 void on_simulated_stream(void* stream,
                          const std::string& what,
                          const std::vector<Bytes>& reads,
                          const std::vector<Bytes>& writes) {
-  const auto number = static_cast<int>(reinterpret_cast<std::intptr_t>(stream)) - 1;
-  const auto ranges = [](const std::vector<Bytes>& all) {
-    std::vector<OrderChecker::Range> out;
-    for (const Bytes& one : all)
-      out.push_back({static_cast<const std::byte*>(one.data), one.bytes});
-    return out;
-  };
+  later_on_simulated_stream(stream, what, reads, writes, nullptr);
+}
+
+void later_on_simulated_stream(void* stream,
+                               const std::string& what,
+                               const std::vector<Bytes>& reads,
+                               const std::vector<Bytes>& writes,
+                               std::function<void()> complete) {
+  launches = true;
+  const int number = stream_of(stream);
+  machine().complete(number, kEverything);
   const std::lock_guard lock(machine().mutex);
   ++machine().work.operations;
   machine().order.access(
-      number, host_of(number / kMostStreams), what, ranges(reads), ranges(writes));
+      number, host_of(number / kMostStreams), what, ranges_of(reads), ranges_of(writes));
+  if (!complete) return;
+  std::shared_ptr<Pending>& of_stream = machine().pending[number];
+  if (!of_stream) of_stream = std::make_shared<Pending>();
+  of_stream->operations.push_back({machine().order.record(number)[number], std::move(complete)});
+  ++machine().num_pending;
+}
+
+ScopedForgotten::ScopedForgotten(Forgotten what) : what_(what) {
+  ++forgotten[static_cast<std::size_t>(what_)];
+}
+
+ScopedForgotten::~ScopedForgotten() {
+  --forgotten[static_cast<std::size_t>(what_)];
 }
 
 void with_memory(const std::function<void()>& kernel) {
   GuardedMemory::OpenAll open(machine().memory);
   kernel();
+}
+
+bool is_simulated_memory(const void* data) {
+  const std::lock_guard lock(machine().mutex);
+  auto block = machine().owners.upper_bound(data);
+  if (block == machine().owners.begin()) return false;
+  --block;
+  return static_cast<const std::byte*>(data) <
+         static_cast<const std::byte*>(block->first) + machine().memory.bytes_at(block->first);
 }
 
 void copy_there(void* to, const void* from, std::size_t bytes) {

@@ -92,5 +92,12 @@ TEST(NvidiaDriver, IsMissedInOneSentence) {
   EXPECT_THAT(host.gpus, IsEmpty());
 }
 
+TEST(Nvidia, NamesTheSettingsOfNcclInTheEnvironment) {
+  setenv("NCCL_TREE_THRESHOLD", "0", /*overwrite=*/1);
+  EXPECT_THAT(nccl_settings(), testing::Contains("NCCL_TREE_THRESHOLD=0"));
+  unsetenv("NCCL_TREE_THRESHOLD");
+  EXPECT_THAT(nccl_settings(), testing::Not(testing::Contains("NCCL_TREE_THRESHOLD=0")));
+}
+
 }  // namespace
 }  // namespace tessera::memory

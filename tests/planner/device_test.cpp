@@ -34,16 +34,16 @@ TEST(DeviceOfAPlan, RefusesWhatIsBuiltForTheHostOnly) {
     const char *keys, *key;
   };
   for (const auto& [keys, key] :
-       {Case{R"(, "optimizer": {"type": "Adafactor"})", "optimizer.type"},
-        Case{R"(, "optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 2}})",
-             "optimizer.type"},
-        Case{R"(, "zero_optimization": {"stage": 3, "zero_quantized_weights": true})",
+       {Case{R"(, "zero_optimization": {"stage": 3, "zero_quantized_weights": true})",
              "zero_optimization.zero_quantized_weights"},
         Case{R"(, "zero_optimization": {"stage": 3, "zero_quantized_nontrainable_weights": true})",
              "zero_optimization.zero_quantized_nontrainable_weights"},
         Case{R"(, "communication_data_type": "int8")", "communication_data_type"},
-        Case{R"(, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}})",
-             "zero_optimization.offload_optimizer.device"}}) {
+        Case{R"(, "zero_optimization": {"stage": 2, "offload_optimizer":
+                     {"device": "nvme", "nvme_path": "/tmp"}})",
+             "zero_optimization.offload_optimizer.device"},
+        Case{R"(, "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})",
+             "zero_optimization.offload_param.device"}}) {
     EXPECT_THAT(problems_of("cuda", keys),
                 AllOf(HasSubstr(key), HasSubstr("not built yet on the device \"cuda\"")));
     EXPECT_EQ(problems_of("cpu", keys), "") << keys;
@@ -56,9 +56,25 @@ TEST(DeviceOfAPlan, AllowsWhatRunsOnAnyDevice) {
         R"(, "optimizer": {"type": "Muon"}, "trainer": {"ema": {"decay": 0.9}})",
         R"(, "optimizer": {"type": "AdamW8bit"})",
         R"(, "adapter": {"type": "lora", "quantize_base": "nf4"})",
+        R"(, "optimizer": {"type": "Adafactor"})",
+        R"(, "optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 2}})",
+        R"(, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}})",
         R"(, "parallel": {"tensor": 2})",
         R"(, "parallel": {"context": 2})"})
     EXPECT_EQ(problems_of("cuda:0,1", keys), "") << keys;
+}
+
+// Adafactor and 1-bit rules update on the host, and so does every rule on request.
+TEST(DeviceOfAPlan, NeedsFp32MastersForUpdatesOnTheHost) {
+  const std::string pure = R"(, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true})";
+  EXPECT_THAT(
+      problems_of(
+          "cuda",
+          pure + R"(, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}})"),
+      AllOf(HasSubstr("zero_optimization.offload_optimizer.device"), HasSubstr("fp32 masters")));
+  EXPECT_THAT(problems_of("cuda", pure + R"(, "optimizer": {"type": "Adafactor"})"),
+              AllOf(HasSubstr("optimizer.type"), HasSubstr("fp32 masters")));
+  EXPECT_EQ(problems_of("cpu", pure + R"(, "optimizer": {"type": "Adafactor"})"), "");
 }
 
 TEST(DeviceOfAPlan, HasAKnownName) {

@@ -65,6 +65,23 @@ TEST(MemoryEstimates, OfOneRankInFp32) {
   EXPECT_GT(need.shared, 0);
 }
 
+TEST(MemoryEstimates, OfUpdatesOnTheHostAreNotInTheMemoryOfTheGpu) {
+  const std::string gpu = R"("train_batch_size": 4, "run": {"device": "cuda"})";
+  const MemoryEstimate
+      there = estimate_memory(plan_of("nano", gpu)),
+      here = estimate_memory(plan_of(
+          "nano",
+          gpu + R"(, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}})"));
+
+  EXPECT_EQ(there.optimizer, 8 * kNano);
+  EXPECT_EQ(there.on_host, 0);
+  EXPECT_EQ(here.optimizer, 0);
+  // Masters and moments, and the gradient and the weights of a layer, which is the largest buffer.
+  EXPECT_EQ(here.on_host, 4 * kPadded + 8 * kNano + 8 * kLayer);
+  EXPECT_EQ(there.total() - here.total(), there.optimizer);
+  EXPECT_THAT(here.text(), HasSubstr("in the host's memory"));
+}
+
 TEST(MemoryEstimates, OfATiedTableCountOnceWhereABatchHasFewOfItsRows) {
   const auto gradients = [](const std::string& members, int ranks) {
     const std::string tokenizer = R"("tokenizer": {"type": "gpt2"}, )";

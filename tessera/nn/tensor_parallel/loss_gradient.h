@@ -8,6 +8,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/tensor/upload.h"
+
 namespace tessera::nn::detail {
 
 /// The gradient of a loss: products with `dlogits` are to be multiplied by `factor`.
@@ -25,7 +27,7 @@ inline LossGradient loss_gradient(at::Tensor dlogits,
                                   at::ScalarType dtype) {
   if (dlogits.is_meta()) return {dlogits.to(dtype)};
   if (dlogits.scalar_type() == dtype)
-    return {std::move(dlogits), static_cast<float>(incoming.item<double>())};
+    return {std::move(dlogits), static_cast<float>(host_values(incoming).item<double>())};
   // Few rows at a time, so that the second operation finds them in the cache.
   constexpr std::int64_t kRows = 16;
   at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));

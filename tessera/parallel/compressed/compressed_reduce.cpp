@@ -97,8 +97,8 @@ CompressedReduce::CompressedReduce(comm::World& world,
   worker_error_ = at::zeros({numel_}, at::kFloat);
   server_error_ = at::zeros({numel_ / n}, at::kFloat);
   const std::size_t bytes = message_bytes() * static_cast<std::size_t>(n);
-  to_owners_ = world_.transport().allocate(bytes, memory::Tag::Communication);
-  from_owners_ = world_.transport().allocate(bytes, memory::Tag::Communication);
+  to_owners_ = world_.host_transport().allocate(bytes, memory::Tag::Communication);
+  from_owners_ = world_.host_transport().allocate(bytes, memory::Tag::Communication);
   received_ = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
 }
 
@@ -151,14 +151,14 @@ void CompressedReduce::mean(float* flat) {
   compress(flat);
   const std::size_t message = message_bytes(),
                     all = message * static_cast<std::size_t>(group_.size());
-  scatter_ = world_.transport().all_to_all(group_,
-                                           {to_owners_->data(), all, DType::U8, {}},
-                                           {received_.data_ptr(), all, DType::U8, {}},
-                                           TESSERA_HERE("signs of the ranks"));
+  scatter_ = world_.host_transport().all_to_all(group_,
+                                                {to_owners_->data(), all, DType::U8, {}},
+                                                {received_.data_ptr(), all, DType::U8, {}},
+                                                TESSERA_HERE("signs of the ranks"));
   scatter_->wait();
   serve();
   const comm::Span gathered{from_owners_->data(), all, DType::U8, {}};
-  gather_ = world_.transport().all_gather(
+  gather_ = world_.host_transport().all_gather(
       group_,
       gathered.part(message * static_cast<std::size_t>(group_.index), message),
       gathered,

@@ -123,7 +123,7 @@ void CompressedState::gather(const std::vector<at::Tensor>& own) {
       if (range.storage_offset() < begin || range.storage_offset() >= end) continue;
       whole.narrow(0, range.storage_offset() - begin, range.numel()).copy_(range);
     }
-    const auto work = world_.transport().all_reduce(
+    const auto work = world_.host_transport().all_reduce(
         group_,
         {whole.data_ptr(), static_cast<std::size_t>(whole.numel()), DType::F32, {}},
         comm::Op::Sum,

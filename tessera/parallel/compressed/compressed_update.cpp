@@ -200,10 +200,15 @@ void CompressedUpdate::update_compressed(ShardStore& store,
   if (rule_.num_measures() > 0) measure(store, scalars);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g].trainable) continue;
+    const auto [first, last] = store.units_of(g);
+    for (std::size_t u = first; u < last; ++u)
+      leases[u].stage_weights();
     for (ParamShard& shard : store.shards(g)) {
       rule_.finish(shard_view(shard), scalars);
       shard.direction.reset();
     }
+    for (std::size_t u = first; u < last && !rule_.local_weights(); ++u)
+      leases[u].send_weights();
     if (rule_.local_weights()) store.publish_group(g);
     groups[g].weights->post();
   }
@@ -239,7 +244,8 @@ void CompressedUpdate::make_vectors(ShardStore& store,
   int group = -1;
   at::Tensor gradient;
   for (CompressedState::Tensor& tensor : state_.tensors()) {
-    if (std::exchange(group, tensor.group) != tensor.group) gradient = gradients.own(tensor.group);
+    if (std::exchange(group, tensor.group) != tensor.group)
+      gradient = beside_states(store, gradients.own(tensor.group));
     rule_.local(whole_view(store, tensor, gradient), scalars);
   }
 }

@@ -13,6 +13,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/message_channels.h"
 #include "tessera/comm/transports/shapes.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/step_context.h"
@@ -59,6 +60,20 @@ StageLink::StageLink(comm::World& world,
       scatter_gather_(scatter_gather && tensor != nullptr && !tensor->on_grid() &&
                       !tensor->sequence) {
   if (tensor != nullptr) tensor_ = *tensor;
+  open_channels();
+}
+
+/// Prepares the channels of this rank's stage where the transport can.
+void StageLink::open_channels() {
+  auto* const transport = dynamic_cast<comm::MessageChannels*>(&world_.transport());
+  if (transport == nullptr) return;
+  std::vector<comm::MessageChannel> channels;
+  for (int part = 1; part < layout_.parts(); ++part) {
+    const int before = rank_of_part(part - 1), here = rank_of_part(part);
+    channels.push_back({before, here, kFlow + part});
+    channels.push_back({here, before, kGradient + part});
+  }
+  transport->open_channels(channels, TESSERA_HERE("channels of a pipeline"));
 }
 
 StageLink::~StageLink() = default;

@@ -78,6 +78,7 @@ class StageLink {
   void send(int rank, int channel, const at::Tensor& tensor, const std::string& what);
   void post(Incoming& incoming, int rank, int channel);
   [[nodiscard]] int rank_of_part(int part) const;
+  void open_channels();
   [[nodiscard]] int last_received() const;
   /// The number of shares in which a tensor is sent.
   [[nodiscard]] int shares_of(const at::Tensor& tensor) const;
