@@ -17,6 +17,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/memory/tiers/tier.h"
+#include "tessera/parallel/flat_group_plan.h"
+#include "tessera/parallel/zero_options.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::planner {
@@ -78,16 +80,27 @@ bool is_shared(const std::string& folder) {
 
 }  // namespace
 
+void require_disk_folder(const std::string& key, const std::string& folder) {
+  std::error_code ignored;
+  TESSERA_REQUIRE(
+      std::filesystem::is_directory(folder, ignored) && ::access(folder.c_str(), W_OK | X_OK) == 0,
+      Io,
+      fmt::format("{}: {} is not a folder in which files can be made", key, folder),
+      "create the folder on each host, or name another one");
+  // Permissions do not say whether the file system has files that a tier can use.
+  (void)memory::tiers().get("disk")({.folder = folder, .transfers = 1})->open(key, 1 << 20);
+}
+
+parallel::WeightOffload weight_offload_of(const parallel::ParamOffloadKeys& keys) {
+  parallel::WeightOffload out{.folder = std::filesystem::absolute(keys.nvme_path).string()};
+  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
+  out.in_memory = keys.max_in_cpu.value_or(0);
+  return out;
+}
+
 void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
   for (const auto& [key, what, folder, bytes, saved] : resting(plan)) {
-    std::error_code ignored;
-    TESSERA_REQUIRE(std::filesystem::is_directory(folder, ignored) &&
-                        ::access(folder.c_str(), W_OK | X_OK) == 0,
-                    Io,
-                    fmt::format("{}: {} is not a folder in which files can be made", key, folder),
-                    "create the folder on each host, or name another one");
-    // Permissions do not say whether the file system has files that a tier can use.
-    (void)memory::tiers().get("disk")({.folder = folder, .transfers = 1})->open(key, 1 << 20);
+    require_disk_folder(key, folder);
     if (is_shared(folder)) {
       notes.push_back(fmt::format(
           "{}: {} is on another machine, and all bytes of a step go over the network; a "

@@ -13,6 +13,7 @@
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/activation_store.h"
 #include "tessera/parallel/shard_store.h"
+#include "tessera/planner/offload.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {
@@ -150,10 +151,8 @@ std::optional<parallel::StateOffload> complete_offload(parallel::ZeroOptions& op
 std::optional<parallel::WeightOffload> complete_weight_offload(parallel::ZeroOptions& options) {
   parallel::ParamOffloadKeys& keys = options.offload_param;
   if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  parallel::WeightOffload out{.folder = keys.nvme_path};
-  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
-  out.in_memory = keys.max_in_cpu.value_or(0);
+  parallel::WeightOffload out = weight_offload_of(keys);
+  keys.nvme_path = out.folder;
   return out;
 }
 
@@ -188,11 +187,13 @@ std::vector<std::string> offload_notes(const TrainConfig& config) {
         "activations are already in host memory; offload.device \"nvme\" needs less of it",
         recompute.cpu_checkpointing ? "cpu_checkpointing" : "offload.device \"cpu\""));
   }
+  const bool recomputes = recompute.kind() != parallel::RecomputeKind::None;
   if (recompute.partition_activations &&
-      (config.parallel.tensor.size == 1 || config.parallel.sequence ||
+      (!recomputes || config.parallel.tensor.size == 1 || config.parallel.sequence ||
        config.parallel.tensor.layout() != parallel::TensorLayout::OneD)) {
     out.push_back(fmt::format("activation_checkpointing.partition_activations has no effect: {}",
-                              config.parallel.tensor.size == 1
+                              !recomputes ? "nothing is recomputed"
+                              : config.parallel.tensor.size == 1
                                   ? "parallel.tensor.size is 1"
                                   : "ranks keep different parts of the activations already"));
   }
