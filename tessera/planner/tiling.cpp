@@ -199,6 +199,8 @@ void plan_tiling(const TrainConfig& config,
   }
   if (config.sparse_gradients)
     refuse("sparse_gradients", "tables in tiles have dense gradients", "remove one of them");
+  if (optim::exchange_needs(config.optimizer).compressed)
+    refuse(config.optimizer.type, "its ranks exchange whole parameters", "use AdamW");
   config::Problems elsewhere;  // check_rule() reports them
   const auto rule = optim::make_rule(config.optimizer, origins.place("optimizer"), elsewhere);
   if (!elsewhere.empty()) return;
