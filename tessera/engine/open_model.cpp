@@ -53,6 +53,18 @@ parallel::WeightOptions weight_options(comm::World& world, ReadAs as, Copies cop
   return weights;
 }
 
+/// Lets the weights rest on a disk.
+void rest(OpenModel& out, parallel::WeightOptions& weights, const OpenOffload& offload) {
+  memory::TierOptions disk = offload.disk;
+  disk.folder = offload.weights.folder;
+  out.tier = memory::tiers().get("disk")(disk);
+  weights.residency = parallel::Residency::Resting;
+  weights.persistence_threshold = parallel::kPersistenceThreshold;
+  weights.in_memory = offload.weights.in_memory;
+  weights.tier = out.tier.get();
+  weights.tier_buffers = offload.weights.buffers;
+}
+
 void build(OpenModel& out,
            comm::World& world,
            parallel::WeightOptions weights,
@@ -95,8 +107,10 @@ void fill_groups(OpenModel& out, const Fill& fill) {
   std::vector<HeldRange> all;
   for (parallel::FlatGroup& group : out.model->groups()) {
     if (group.borrowed) continue;
+    const parallel::HeldPart held(*group.weights, /*changed=*/true);
+    const bool rests = group.weights->resting() != nullptr;
     const at::Tensor& own = group.weights->own();
-    if (own.is_cpu() && own.scalar_type() == at::kFloat) {
+    if (!rests && own.is_cpu() && own.scalar_type() == at::kFloat) {
       const auto ranges = ranges_of(group, own.data_ptr<float>());
       all.insert(all.end(), ranges.begin(), ranges.end());
       continue;
@@ -334,9 +348,16 @@ void load_model(OpenModel& model, int threads, ReadAs as) {
   load_model(model, *model.alone, as);
 }
 
-void load_model(OpenModel& model, comm::World& world, ReadAs as, Copies copies) {
+void load_model(OpenModel& model,
+                comm::World& world,
+                ReadAs as,
+                Copies copies,
+                const std::optional<OpenOffload>& offload) {
   TESSERA_ASSERT(as != ReadAs::Int8 || world.size() == world.group(mesh::AxisSet::tp()).size());
-  build(model, world, weight_options(world, as, copies), nullptr);
+  TESSERA_ASSERT(!offload || (as != ReadAs::Int8 && copies == Copies::One));
+  parallel::WeightOptions weights = weight_options(world, as, copies);
+  if (offload) rest(model, weights, *offload);
+  build(model, world, std::move(weights), nullptr);
   load(model);
   if (as == ReadAs::Int8) model.model->to_int8();
 }

@@ -12,6 +12,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/config/json.h"
+#include "tessera/memory/tiers/tier.h"
 #include "tessera/models/family.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/model_instance.h"
@@ -38,6 +39,13 @@ enum class Copies : std::uint8_t { One, Each };
 ReadAs read_as_from_name(std::string_view name);
 std::string_view name(ReadAs as);
 
+/// The disk on which the weights of a model rest while no block reads them.
+struct OpenOffload {
+  parallel::WeightOffload weights;
+  memory::TierOptions disk;
+  bool operator==(const OpenOffload&) const = default;
+};
+
 /// Used by one thread.
 struct OpenModel {
   models::Resolved shape;
@@ -50,6 +58,7 @@ struct OpenModel {
   // load_model() sets the following fields.
   std::unique_ptr<comm::World> alone;  ///< the world of a process without other ranks
   comm::World* world = nullptr;
+  std::unique_ptr<memory::Tier> tier;  ///< of weights that rest on a disk
   std::unique_ptr<parallel::ModelInstance> model;
   std::unique_ptr<parallel::Policy> gather;
   std::unique_ptr<parallel::Executor> executor;
@@ -83,11 +92,13 @@ void load_model(OpenModel& model, int threads = 0, ReadAs as = ReadAs::F32);
 /// Loads this rank's weights: its part of every layer, if ranks of `world` share layers
 /// (tensor-parallel axes), sharded as in ZeRO stage 3 over the rest. `world` must outlive the
 /// model; reads no other part of the checkpoint. Collective, as is every later use of the executor.
-/// Memory: in addition to the weights, if they are not fp32, the largest block in fp32.
+/// Memory: in addition to the weights, if they are not fp32, the largest block in fp32. `offload`:
+/// the weights rest on a disk, also on a single rank, and only Copies::One is possible; not Int8.
 void load_model(OpenModel& model,
                 comm::World& world,
                 ReadAs as = ReadAs::F32,
-                Copies copies = Copies::One);
+                Copies copies = Copies::One,
+                const std::optional<OpenOffload>& offload = {});
 /// The same for a model that has the frozen parameters of `lender`, a model in training that began
 /// as it: all parameters but those of the objective are the lender's memory, in its layout, and are
 /// not read again. The lender's weights must be complete. Throws Error{Unsupported} if its layout

@@ -66,7 +66,7 @@ void check_stages(comm::World& world, parallel::ModelInstance& model) {
   for (const parallel::FlatGroup& group : model.groups()) {
     if (!group.counted) continue;
     for (const FlatParam& param : group.layout.params())
-      parameters += param.info->numel();
+      parameters += group.tile ? param.info->local_numel() : param.info->numel();
   }
   const std::vector<double> held =
       world.all_reduce(world.group({mesh::Axis::Pp}),

@@ -4,6 +4,7 @@
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
 #include "tessera/nn/local_layers.h"
+#include "tessera/nn/tiled_form.h"
 #include "tessera/nn/weight_form.h"
 #include "tessera/tensor/row_sum.h"
 
@@ -67,6 +68,8 @@ at::Tensor detail::local_embedding(const at::Tensor& ids,
                                    const Param& table,
                                    StepContext& context) {
   if (table.scales().defined()) return int8_embedding(ids, table);
+  if (const TiledForm* const tiled = tiled_form_of(table))
+    return tiled_embedding(ids, *tiled, context);
   return detail::apply<EmbeddingNode>(ids, table.tensor(), EmbeddingNode::Use{&table, &context});
 }
 

@@ -8,6 +8,7 @@
 #include "tessera/nn/layer_form.h"
 #include "tessera/nn/local_layers.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tiled_form.h"
 #include "tessera/nn/vocab_head.h"
 #include "tessera/nn/weight_form.h"
 #include "tessera/ops/cross_entropy.h"
@@ -115,6 +116,8 @@ at::Tensor detail::local_linear(const at::Tensor& x,
                                 StepContext& context,
                                 Again again) {
   if (weight.scales().defined()) return int8_linear(x, weight, bias, out_dtype);
+  if (const TiledForm* const tiled = tiled_form_of(weight))
+    return tiled_linear(x, *tiled, bias, out_dtype, context, std::move(again));
   return detail::apply<LinearNode>(x,
                                    weight.tensor(),
                                    bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,

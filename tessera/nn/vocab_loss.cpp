@@ -8,6 +8,7 @@
 #include "tessera/nn/line_flow_form.h"
 #include "tessera/nn/tensor_parallel/loss_gradient.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tiled_form.h"
 #include "tessera/nn/vocab_head.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/linear.h"
@@ -17,6 +18,21 @@ namespace tessera::nn {
 namespace {
 
 using namespace detail;
+
+/// ops::linear_cross_entropy() with a weight in tiles: the logits of all rows exist at a time.
+ops::CrossEntropyOut tiled_cross_entropy(const at::Tensor& x_NC,
+                                         const TiledForm& weight,
+                                         const at::Tensor& labels_N,
+                                         double label_smoothing,
+                                         bool want_grad,
+                                         const at::Tensor& bias_V,
+                                         double softcap) {
+  const at::Tensor logits = weight.product(x_NC, bias_V, at::kFloat),
+                   slope = ops::soft_cap_(logits, softcap, want_grad);
+  ops::CrossEntropyOut out = ops::cross_entropy_(logits, labels_N, label_smoothing, want_grad);
+  if (slope.defined()) out.dlogits_NV.mul_(slope);
+  return out;
+}
 
 struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
   struct Use {
@@ -36,30 +52,38 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const bool want_grad = use.context->training();
     const at::Tensor bias_V = bias ? *bias : at::Tensor();
     const bool cut = one_d::cut_of(use.weight->info()) != one_d::Cut::None;
+    const TiledForm* const tiled = tiled_form_of(*use.weight);
     at::Tensor kept_logits;
     if (use.context->want_logits) {
+      const at::Tensor logits = tiled != nullptr
+                                    ? tiled->product(rows(x), bias_V, at::kFloat)
+                                    : ops::linear(rows(x), matrix(weight), bias_V, at::kFloat);
       auto sizes = x.sizes().vec();
-      sizes.back() = matrix(weight).size(0);
-      kept_logits = ops::linear(rows(x), matrix(weight), bias_V, at::kFloat).view(sizes);
+      sizes.back() = logits.size(1);
+      kept_logits = logits.view(sizes);
       ops::soft_cap_(kept_logits, use.softcap, /*want_slope=*/false);
       if (cut) kept_logits = one_d::gather_vocab(kept_logits, *use.weight, *use.context);
     }
     const at::Tensor targets = labels.reshape({-1});
-    const auto out = cut ? one_d::linear_cross_entropy(rows(x),
-                                                       *use.weight,
-                                                       bias_V,
-                                                       targets,
-                                                       label_smoothing,
-                                                       want_grad,
-                                                       *use.context,
-                                                       use.softcap)
-                         : ops::linear_cross_entropy(rows(x),
-                                                     matrix(weight),
-                                                     targets,
-                                                     label_smoothing,
-                                                     want_grad,
-                                                     bias_V,
-                                                     use.softcap);
+    const auto out =
+        cut ? one_d::linear_cross_entropy(rows(x),
+                                          *use.weight,
+                                          bias_V,
+                                          targets,
+                                          label_smoothing,
+                                          want_grad,
+                                          *use.context,
+                                          use.softcap)
+        : tiled != nullptr
+            ? tiled_cross_entropy(
+                  rows(x), *tiled, targets, label_smoothing, want_grad, bias_V, use.softcap)
+            : ops::linear_cross_entropy(rows(x),
+                                        matrix(weight),
+                                        targets,
+                                        label_smoothing,
+                                        want_grad,
+                                        bias_V,
+                                        use.softcap);
     use.dlogits = out.dlogits_NV;
     save(node, {x, weight});
     keep(node, std::move(use));
@@ -77,12 +101,16 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
         use.dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
     const auto [dy, factor] =
         loss_gradient(std::exchange(use.dlogits, {}), grads[0], x.scalar_type());
+    const TiledForm* const tiled = tiled_form_of(*use.weight);
     at::Tensor dx;
     if (node->needs_input_grad(0)) {
-      dx = ops::linear_input_grad(dy, matrix(weight)).view(saved[0].sizes());
+      dx = (tiled != nullptr ? tiled->input_grad(dy) : ops::linear_input_grad(dy, matrix(weight)))
+               .view(saved[0].sizes());
       if (factor != 1.0F) dx.mul_(factor);
     }
-    if (node->needs_input_grad(1)) {
+    if (node->needs_input_grad(1) && tiled != nullptr) {
+      tiled->weight_grad(dy, x, factor, *use.context);
+    } else if (node->needs_input_grad(1)) {
       weight_gradient(*use.context, [dy = dy, x, factor = factor, w = use.weight] {
         GradSink& sink = w->grad();
         ops::linear_weight_grad(dy, x, matrix(sink.out()), sink.accumulate(), factor);
@@ -131,7 +159,7 @@ VocabLoss LineFlowForm::vocab_loss(const at::Tensor& x_BTC,
   const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
   const variable_list out =
       detail::apply<VocabLossNode>(cut ? one_d::enter(x_BTC, context) : x_BTC,
-                                   weight_VC.tensor(),
+                                   edge_of(weight_VC),
                                    bias_V ? std::optional(bias_V->tensor()) : std::nullopt,
                                    labels_BT,
                                    label_smoothing,

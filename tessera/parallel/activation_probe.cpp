@@ -225,6 +225,7 @@ std::string kind_of(const nn::BlockSpec& spec, const WeightOptions& weights) {
                        own ? info->name.substr(spec.name.size()) : info->name,
                        fmt::join(info->shape, ","),
                        frozen ? " frozen" : "");
+    if (weights.tiles) out += fmt::format(" {}", weights.tiles(*info));
   }
   return out;
 }

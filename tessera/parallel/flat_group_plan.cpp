@@ -25,7 +25,10 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
     const BlockParams& block = blocks[b];
     for (std::size_t p = 0; p < block.params.size(); ++p) {
       const ParamInfo& info = *block.params[p];
-      const bool known = info.tied && by_name.contains(info.name);
+      const bool tile = is_tile(info);
+      const std::string own_key =
+          tile ? fmt::format("{} (rows from {})", info.name, info.box.begin.front()) : info.name;
+      const bool known = info.tied && by_name.contains(own_key);
       const bool sharded =
           options.residency == Residency::Sharded || options.residency == Residency::Resting;
       Residency residency = options.residency;
@@ -40,12 +43,12 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       }
       // A tied parameter has its own buffer, because its uses are in different blocks.
       const bool alone =
-          info.tied || (options.tables_apart && info.role == Role::TokenTable && !packed);
+          tile || info.tied || (options.tables_apart && info.role == Role::TokenTable && !packed);
       const int set = options.apart ? options.apart(info.name) : 0;
       // The buffers of a set that is frozen for a while do not depend on whether it is.
       const bool frozen = set == 0 && !info.trainable;
       const bool experts = info.stacked();
-      std::string key = alone ? info.name : block.name + (frozen ? " (frozen)" : "");
+      std::string key = alone ? own_key : block.name + (frozen ? " (frozen)" : "");
       if (experts && !alone) key += " (experts)";
       if (!alone && set > 0) key += fmt::format(" (set {})", set);
       if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
@@ -53,7 +56,7 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       const auto [it, fresh] = by_name.emplace(key, static_cast<int>(out.groups.size()));
       if (fresh) {
         const GroupAxes axes = experts ? expert_axes(options.experts) : dense_axes();
-        out.groups.push_back({key, info.trainable, residency, axes, {}, {}});
+        out.groups.push_back({key, info.trainable, residency, axes, {}, {}, tile});
       }
       FlatGroupPlan& group = out.groups[static_cast<std::size_t>(it->second)];
       const auto index = static_cast<int>(b);
@@ -73,7 +76,7 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
   }
   std::int64_t in_memory = 0;
   for (FlatGroupPlan& group : out.groups) {
-    if (group.residency != Residency::Resting) continue;
+    if (group.residency != Residency::Resting || group.tile) continue;
     std::int64_t numel = 0;
     for (const auto& info : group.params)
       numel += info->room_numel();

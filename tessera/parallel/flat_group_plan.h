@@ -23,6 +23,7 @@
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/group_axes.h"
 #include "tessera/parallel/packed_weights.h"
+#include "tessera/parallel/weight_tiles.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/param.h"
 
@@ -85,6 +86,9 @@ struct WeightOptions {
   /// fewer bits.
   std::function<bool(const std::string&)> packed = {};
   PackingOptions packing = {};  ///< packing of these parameters
+  /// The number of tiles of a parameter, each of which is gathered when its layer computes with it,
+  /// and not with the block; empty: none is divided.
+  TileCount tiles = {};
   /// The forms in which sharded weights are sent: those that are trained, and those that are
   /// frozen.
   GatherForm trained_gather = GatherForm::Values, frozen_gather = GatherForm::Values;
@@ -97,7 +101,7 @@ struct BlockParams {
 };
 
 /// Parameters that share one flat buffer: those of one block, except for its experts, or the
-/// experts of a block, or one tied parameter, or a table alone.
+/// experts of a block, or one tied parameter, or a table alone, or a tile of a parameter.
 struct FlatGroupPlan {
   struct BlockUse {
     int block = 0;
@@ -109,9 +113,12 @@ struct FlatGroupPlan {
   GroupAxes axes;
   nn::ParamInfos params;
   std::vector<BlockUse> uses;  ///< blocks that use the buffer, ascending
+  bool tile = false;           ///< it has a tile of a parameter
   [[nodiscard]] FlatLayout layout(int shards) const { return {name, params, shards}; }
   /// The name of the strategy that keeps the weights on `ranks` ranks.
   [[nodiscard]] std::string_view strategy(const WeightOptions& options, int ranks) const {
+    // Layers use tiles when they compute, at which the ranks do not meet.
+    if (tile && residency == Residency::Resting && ranks > 1) return "resting_whole";
     return weight_strategy(
         residency, trainable ? options.trained_gather : options.frozen_gather, ranks);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/geometry.h"
+#include "tessera/parallel/weight_tiles.h"
 
 namespace tessera::parallel {
 namespace {
@@ -21,7 +22,7 @@ void fill_held(const FillRange& source,
                std::int64_t end,
                float* out) {
   const ParamInfo& info = *segment.info;
-  if (!info.cut() && !info.stacked()) return source(info, begin, end, out);
+  if (!info.cut() && !info.stacked() && !is_tile(info)) return source(info, begin, end, out);
   checkpoint::SharedRuns rows({segment.box(), begin, end},
                               {mesh::whole(info.shape), 0, info.numel()});
   std::vector<checkpoint::SharedRuns::Run> waiting;

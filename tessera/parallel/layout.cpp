@@ -97,6 +97,7 @@ WeightOptions Layout::weight_options(const ParameterRules& rules) const {
           .apart = rules.apart,
           .packed = rules.packed,
           .packing = rules.packing,
+          .tiles = rules.tiles,
           .trained_gather = trained_gather,
           .frozen_gather = frozen_gather};
 }

@@ -2,6 +2,7 @@
 #include "tessera/parallel/model_instance.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -42,6 +43,7 @@ ModelInstance::ModelInstance(const nn::Model& model,
   build(model);
   group(world, lender);
   attach();
+  bind_tiles();
   forget_other_stages();
 }
 
@@ -70,6 +72,7 @@ void ModelInstance::build(const nn::Model& model) {
       if (options_.frozen && options_.frozen(param->info().name)) param->freeze();
       nn::place(*param, tensor_parallel(), expert_parallel());
     }
+    if (options_.tiles) entry.params = divided(std::move(entry.params));
     blocks_.push_back(std::move(entry));
   }
   if (blocks > 0 && layout_.stage_of_block(blocks - 1) != stage_) return;
@@ -78,6 +81,61 @@ void ModelInstance::build(const nn::Model& model) {
                   Shape,
                   "the last block of a model must be its objective",
                   "derive the last block from nn::Objective");
+}
+
+/// Replaces parameters by their tiles, and lets layers compute with these.
+std::vector<std::shared_ptr<Param>> ModelInstance::divided(
+    std::vector<std::shared_ptr<Param>> params) {
+  std::vector<std::shared_ptr<Param>> out;
+  for (std::shared_ptr<Param>& param : params) {
+    const nn::ParamInfos infos = tiles_of(param->shared_info(), options_.tiles(param->info()));
+    if (infos.size() == 1) {
+      out.push_back(std::move(param));
+      continue;
+    }
+    TESSERA_REQUIRE(
+        param->extension() == nullptr,
+        Unsupported,
+        fmt::format("not built yet: {}, which has an adapter, in tiles", param->info().name),
+        "remove it from the section tiling, or from adapter.target_modules");
+    std::vector<nn::WeightTile> tiles;
+    for (const auto& info : infos) {
+      const std::int64_t rows_of_index = info->numel() / info->shape.front() / info->shape.back();
+      const mesh::Box& box = info->box;
+      tiles.push_back({std::make_shared<Param>(info),
+                       box.begin.front() * rows_of_index,
+                       (box.end.front() - box.begin.front()) * rows_of_index});
+      out.push_back(tiles.back().param);
+    }
+    tiled_.push_back(std::make_shared<nn::TiledForm>(std::move(tiles)));
+    param->extend(tiled_.back());
+  }
+  return out;
+}
+
+/// Lets the layers fetch and release the weights of their tiles.
+void ModelInstance::bind_tiles() {
+  if (tiled_.empty()) return;
+  std::map<const Param*, WorkingWeights*> weights;
+  for (const FlatGroup& group : groups_) {
+    if (!group.tile) continue;
+    for (const BlockUse& use : group.uses) {
+      for (const Param* const param : use.params)
+        weights[param] = group.weights.get();
+    }
+  }
+  for (const auto& form : tiled_) {
+    std::vector<WorkingWeights*> of_tile;
+    for (const nn::WeightTile& tile : form->tiles())
+      of_tile.push_back(weights.at(tile.param.get()));
+    form->bind(
+        [of_tile](std::size_t tile) {
+          of_tile[tile]->wait();
+          // A part that rests in a tier is read while the layer computes with the one before.
+          of_tile[(tile + 1) % of_tile.size()]->fetch();
+        },
+        [of_tile](std::size_t tile) { of_tile[tile]->release(); });
+  }
 }
 
 void ModelInstance::group(comm::World& world, const ModelInstance* lender) {
@@ -113,7 +171,8 @@ const FlatGroup* ModelInstance::lent_by(const ModelInstance* lender,
     return group.weights->packed() == nullptr && group.weights->resting() == nullptr;
   };
   const auto same = [](const FlatParam& param, const std::shared_ptr<const ParamInfo>& info) {
-    return param.info->name == info->name && param.info->shape == info->shape;
+    return param.info->name == info->name && param.info->shape == info->shape &&
+           param.info->held() == info->held();
   };
   for (const FlatGroup& group : lender->groups_) {
     if (!group.trainable && lends(group) && group.weights->dtype() == options_.working &&
@@ -161,7 +220,8 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world, const Fla
                      std::move(weights),
                      std::move(stages),
                      counted,
-                     lent != nullptr});
+                     lent != nullptr,
+                     plan.tile});
   return index;
 }
 
@@ -281,7 +341,7 @@ const GroupRanks& ModelInstance::only_fold(const std::string& what) const {
 std::int64_t ModelInstance::num_parameters() const {
   std::int64_t total = 0;
   for (const ParamPlace& place : places_)
-    total += place.info->numel();
+    total += is_tile(*place.info) ? place.info->local_numel() : place.info->numel();
   return total;
 }
 

@@ -20,6 +20,7 @@
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/expert_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/nn/tiled_form.h"
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
 #include "tessera/parallel/working_weights.h"
@@ -36,7 +37,8 @@ struct BlockUse {
 };
 
 /// Parameters that share one buffer: those of one block, except for its experts, or the experts of
-/// a block, or one tied parameter (then with several uses), or a table alone.
+/// a block, or one tied parameter (then with several uses), or a table alone, or a tile of a
+/// parameter.
 struct FlatGroup {
   FlatLayout layout;
   bool trainable = true;
@@ -47,6 +49,7 @@ struct FlatGroup {
   std::vector<int> use_stages = {0};  ///< stages of all uses in the model, ascending by block
   bool counted = true;    ///< the first use is on this stage, which counts and saves the group
   bool borrowed = false;  ///< the weights are another model's, which alone writes them
+  bool tile = false;      ///< layers gather and release the weights themselves (nn/tiled_form.h)
 
   /// True if blocks of several stages use the group.
   [[nodiscard]] bool across_stages() const { return uses.size() < use_stages.size(); }
@@ -151,6 +154,8 @@ class ModelInstance {
   void group(comm::World& world, const ModelInstance* lender);
   void attach();
   void forget_other_stages();
+  std::vector<std::shared_ptr<Param>> divided(std::vector<std::shared_ptr<Param>> params);
+  void bind_tiles();
 
   WeightOptions options_;
   c10::Device device_;
@@ -163,6 +168,7 @@ class ModelInstance {
   std::shared_ptr<UnitBuffers> resting_;  ///< of weights that rest in a tier
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
+  std::vector<std::shared_ptr<nn::TiledForm>> tiled_;  ///< of the weights of this stage in tiles
   std::vector<std::pair<int, int>> order_;
   std::vector<ParamPlace> places_;
   nn::Objective* objective_ = nullptr;

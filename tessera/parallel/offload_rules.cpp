@@ -112,10 +112,8 @@ std::optional<StateOffload> states_on_disk(ZeroOptions& options) {
 std::optional<WeightOffload> weights_on_disk(ZeroOptions& options) {
   ParamOffloadKeys& keys = options.offload_param;
   if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
-  keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  WeightOffload out{.folder = keys.nvme_path};
-  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
-  out.in_memory = keys.max_in_cpu.value_or(0);
+  WeightOffload out = weight_offload_of(keys);
+  keys.nvme_path = out.folder;
   return out;
 }
 
@@ -129,6 +127,13 @@ std::optional<ActivationOffload> activations_on_disk(RecomputeOptions& options) 
 }
 
 }  // namespace
+
+WeightOffload weight_offload_of(const ParamOffloadKeys& keys) {
+  WeightOffload out{.folder = std::filesystem::absolute(keys.nvme_path).string()};
+  out.buffers = static_cast<int>(keys.buffer_count.value_or(out.buffers));
+  out.in_memory = keys.max_in_cpu.value_or(0);
+  return out;
+}
 
 RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute) {
   return {states_on_disk(zero), weights_on_disk(zero), activations_on_disk(recompute)};
@@ -195,11 +200,13 @@ std::vector<std::string> offload_notes(const OffloadChoice& choice) {
         "activations are already in host memory; offload.device \"nvme\" needs less of it",
         recompute.cpu_checkpointing ? "cpu_checkpointing" : "offload.device \"cpu\""));
   }
+  const bool recomputes = recompute.kind() != RecomputeKind::None;
   if (recompute.partition_activations &&
-      (choice.parallel.tensor.size == 1 || choice.parallel.sequence ||
+      (!recomputes || choice.parallel.tensor.size == 1 || choice.parallel.sequence ||
        choice.parallel.tensor.layout() != TensorLayout::OneD)) {
     out.push_back(fmt::format("activation_checkpointing.partition_activations has no effect: {}",
-                              choice.parallel.tensor.size == 1
+                              !recomputes ? "nothing is recomputed"
+                              : choice.parallel.tensor.size == 1
                                   ? "parallel.tensor.size is 1"
                                   : "ranks keep different parts of the activations already"));
   }

@@ -28,6 +28,9 @@ struct OffloadChoice {
   const std::string& device;  ///< as the user names it (memory::device_kind())
 };
 
+/// Returns where weights rest by these keys, whose nvme_path is not empty; its folder is absolute.
+WeightOffload weight_offload_of(const ParamOffloadKeys& keys);
+
 /// The disks on which masters and states, working weights, and inputs of recomputed blocks rest.
 using RestingPlaces = std::tuple<std::optional<StateOffload>,
                                  std::optional<WeightOffload>,

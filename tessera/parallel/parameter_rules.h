@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tessera/parallel/packed_weights.h"
+#include "tessera/parallel/weight_tiles.h"
 
 namespace tessera::parallel {
 
@@ -16,6 +17,7 @@ struct ParameterRules {
   std::function<int(const std::string&)> apart = {};
   std::function<bool(const std::string&)> packed = {};
   PackingOptions packing = {};
+  TileCount tiles = {};
 };
 
 }  // namespace tessera::parallel

@@ -38,6 +38,7 @@ std::vector<BlockParams> placed_blocks(const nn::Model& model,
       nn::place(param, shares_layers ? &tensor : nullptr, shares_experts ? &experts : nullptr);
       block.params.push_back(param.shared_info());
     }
+    block.params = in_tiles(block.params, rules.tiles);
     out.push_back(std::move(block));
   }
   return out;
@@ -95,6 +96,10 @@ PlannedStage plan_stage(const nn::Model& model,
     if (group.residency == Residency::Resting) {
       on_disk = layout.disk.in_blocks(flat.shard_numel() *
                                       static_cast<std::int64_t>(size_of(layout.working)));
+      if (strategy == "resting_whole") {
+        on_disk += layout.disk.in_blocks(flat.numel() *
+                                         static_cast<std::int64_t>(size_of(layout.working)));
+      }
     }
     out.buffers.push_back(
         {std::move(group), std::move(flat), strategy, ranks, owned, std::move(here), on_disk});

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/parallel/shard_store.h"
+#include "tessera/parallel/weight_tiles.h"
 #include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
@@ -18,11 +19,18 @@ std::span<std::byte> bytes_at(float* data, std::int64_t numel) {
 
 /// The piece of elements `range` of a shard's parameter, without bytes.
 checkpoint::PieceBytes piece_of(std::string name, const Segment& range, const ParamShard& shard) {
-  const std::int64_t first = range.begin - shard.segment->begin;
+  const ParamInfo& info = *shard.segment->info;
+  std::int64_t first = range.begin - shard.segment->begin;
+  mesh::Box box = shard.segment->box();
+  if (is_tile(info)) {
+    // Tiles are rows of the parameter, so that the pieces of neighbours can be joined.
+    first += box.begin.front() * (info.numel() / info.shape.front());
+    box = mesh::whole(info.shape);
+  }
   return {.name = std::move(name),
           .dtype = DType::F32,
-          .shape = shard.segment->info->shape,
-          .piece = {shard.segment->box(), first, first + range.numel}};
+          .shape = info.shape,
+          .piece = {std::move(box), first, first + range.numel}};
 }
 
 /// The place of `range` in the shard.

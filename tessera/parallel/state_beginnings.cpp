@@ -79,6 +79,8 @@ void StateBeginnings::begin(const std::string& parameter, std::int64_t updates) 
 void StateBeginnings::add_pieces(ModelInstance& model, std::vector<checkpoint::PieceBytes>& out) {
   for (const FlatGroup& group : model.groups()) {
     for (const FlatParam& param : group.layout.params()) {
+      // The tiles of a parameter begin together.
+      if (group.tile && param.info->box.begin.front() > 0) continue;
       const auto found = updates_.find(param.info->name);
       if (group.counted && found != updates_.end())
         out.push_back(beginning_piece(found->first, found->second));

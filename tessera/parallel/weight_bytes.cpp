@@ -65,6 +65,7 @@ WeightBytes weight_bytes(const PlannedStage& stage,
   Coming coming{.blocks = GroupsOfBlocks(static_cast<std::size_t>(stage.blocks))};
   std::vector<const WeightStrategy*> strategies;
   std::int64_t parts = 0, largest = 0, sent = 0;  // of those on a disk
+  std::int64_t tile = 0, tiles_read = 0;          // gathered by layers, one at a time
   for (const PlannedBuffer& buffer : stage.buffers) {
     const WeightStrategy& strategy = weight_strategies().get(buffer.strategy);
     out.resting += strategy.bytes({.layout = buffer.layout,
@@ -80,6 +81,12 @@ WeightBytes weight_bytes(const PlannedStage& stage,
       if (buffer.ranks.fold > 1) sent = std::max(sent, buffer.on_disk);
     }
     if (strategy.gathered_bytes(1, stage.working) == 0) continue;
+    if (buffer.group.tile) {
+      tile = std::max(tile, strategy.gathered_bytes(buffer.layout.numel(), stage.working));
+      // Forward and backward read it, each micro-batch, in every block that uses it.
+      tiles_read += 2 * accumulation * buffer.uses() * buffer.on_disk;
+      continue;
+    }
     for (const int block : buffer.blocks) {
       coming.blocks[static_cast<std::size_t>(block)].push_back(
           static_cast<int>(coming.numel.size()));
@@ -95,6 +102,8 @@ WeightBytes weight_bytes(const PlannedStage& stage,
   // The strategies of a stage may differ; all of the elements may be those of the largest one.
   for (const WeightStrategy* strategy : strategies)
     out.gathered = std::max(out.gathered, strategy->gathered_bytes(out.elements, stage.working));
+  out.gathered += tile;
+  out.read += tiles_read;
   return out;
 }
 

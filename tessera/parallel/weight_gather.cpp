@@ -11,7 +11,8 @@ namespace {
 std::vector<int> gathered_groups(ModelInstance& model) {
   std::vector<int> out;
   for (std::size_t g = 0; g < model.groups().size(); ++g) {
-    if (model.groups()[g].weights->comes_and_goes()) out.push_back(static_cast<int>(g));
+    const FlatGroup& group = model.groups()[g];
+    if (!group.tile && group.weights->comes_and_goes()) out.push_back(static_cast<int>(g));
   }
   return out;
 }
@@ -54,8 +55,9 @@ void WeightGather::before(const Action& action, const BlockRun& run) {
   if (!reads_weights(action.kind)) return;
   TESSERA_ASSERT(order_.next() == run.block);
   post(order_.before());
-  for (const int g : model_.groups_of(run.block))
-    weights(g).wait();
+  for (const int g : model_.groups_of(run.block)) {
+    if (!model_.groups()[static_cast<std::size_t>(g)].tile) weights(g).wait();
+  }
   post(order_.ahead());
   fetch();
 }

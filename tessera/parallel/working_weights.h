@@ -50,6 +50,11 @@ class WorkingWeights {
   /// True if whole() is gathered or being gathered.
   [[nodiscard]] virtual bool gathered() const = 0;
 
+  /// If weights rest in a tier: starts to read what wait() will need, if a buffer is free. Never
+  /// waits.
+  virtual void fetch() {
+    if (RestingPart* const part = resting()) part->fetch();
+  }
   /// Starts the gather of all parts into whole(), unless it is done or under way.
   virtual void post() = 0;
   /// Waits until whole() can be read; posts the gather first if needed.

@@ -5,6 +5,8 @@
 #include <exception>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "tessera/base/error.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/probe_cache.h"
@@ -73,6 +75,14 @@ Activations predict_activations(const Plan& plan, int stage) {
     // Only the first part of ATen's message is used; the rest is advice for its own users.
     const std::string_view what = error.what();
     out.unknown = what.substr(0, std::min(what.find(". You may"), what.find('\n')));
+    // A weight in tiles has no tensor that a layer other than linear and embedding could read.
+    if (plan.model().rules.tiles) {
+      out.refused = std::make_exception_ptr(
+          Error(Error::Kind::Unsupported,
+                fmt::format("tiling: a layer of the model reads one of the weights as a whole ({})",
+                            out.unknown),
+                "name other weights in the section tiling"));
+    }
   }
   return out;
 }

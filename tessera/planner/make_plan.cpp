@@ -45,6 +45,7 @@
 #include "tessera/planner/plan_parts.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/tiling.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/embedding_noise.h"
@@ -167,6 +168,11 @@ class Planner {
     if (const parallel::TensorOptions& tensor = config_.parallel.tensor;
         tensor.layout() == parallel::TensorLayout::OneD && !model_.resolved.model.blocks.empty())
       share_layers();
+    attempt("tiling", [&] {
+      const bool gathers =
+          layout_.zero_stage == 3 && layout_.data_ranks > 1 && !layout_.weight_offload;
+      plan_tiling(config_, gathers, model_, problems_, origins_);
+    });
     const CheckedModel checked = {.model = model_.resolved,
                                   .own = own_ != nullptr,
                                   .sequence_length = data_.sequence_length,

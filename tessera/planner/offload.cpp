@@ -14,6 +14,8 @@
 #include "tessera/base/text.h"
 #include "tessera/memory/tiers/folder.h"
 #include "tessera/memory/tiers/tier.h"
+#include "tessera/parallel/flat_group_plan.h"
+#include "tessera/parallel/zero_options.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::planner {
@@ -55,16 +57,20 @@ std::vector<Resting> resting(const Plan& plan) {
 
 }  // namespace
 
+void require_disk_folder(const std::string& key, const std::string& folder) {
+  std::error_code ignored;
+  TESSERA_REQUIRE(
+      std::filesystem::is_directory(folder, ignored) && ::access(folder.c_str(), W_OK | X_OK) == 0,
+      Io,
+      fmt::format("{}: {} is not a folder in which files can be made", key, folder),
+      "create the folder on each host, or name another one");
+  // Permissions do not say whether the file system has files that a tier can use.
+  (void)memory::tiers().get("disk")({.folder = folder, .transfers = 1})->open(key, 1 << 20);
+}
+
 void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
   for (const auto& [key, what, folder, bytes, saved] : resting(plan)) {
-    std::error_code ignored;
-    TESSERA_REQUIRE(std::filesystem::is_directory(folder, ignored) &&
-                        ::access(folder.c_str(), W_OK | X_OK) == 0,
-                    Io,
-                    fmt::format("{}: {} is not a folder in which files can be made", key, folder),
-                    "create the folder on each host, or name another one");
-    // Permissions do not say whether the file system has files that a tier can use.
-    (void)memory::tiers().get("disk")({.folder = folder, .transfers = 1})->open(key, 1 << 20);
+    require_disk_folder(key, folder);
     if (memory::is_on_network(folder)) {
       notes.push_back(fmt::format(
           "{}: {} is on another machine, and all bytes of a step go over the network; a "

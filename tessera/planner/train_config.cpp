@@ -163,6 +163,15 @@ void TrainConfig::describe(config::Fields& f) {
       {.text = "Communicate only the rows of the token embedding's gradient that a micro-batch "
                "touched, if they are at most a quarter of the table; the results are identical. "
                "This is always on for a table that is tied to the head on the same stage."});
+  f.field("tiling",
+          tiling,
+          {.text = "Weights of which layers compute with one tile of rows at a time: an object of "
+                   "names (\"lm_head\", \"*.mlp.*\") with the number of tiles, as 8 or as "
+                   "[1, 8]; or a number of elements, above which every weight of a layer is "
+                   "divided. With offload_param on a disk one tile is in memory at a time. See "
+                   "docs/offload.md.",
+           .default_text = "none",
+           .type = "object or number"});
   f.section(
       "trainer", trainer, "Length of the training, seed, and handling of numerical problems.");
   f.field(

@@ -71,6 +71,7 @@ struct TrainConfig {
                                                                       : communication_data_type;
   }
   bool sparse_gradients = false;
+  json::Value tiling;  ///< see tiling.h; null: no weight is divided
   optim::TrainerOptions trainer;
   tasks::EvalOptions eval;
   checkpoint::Options checkpoint;

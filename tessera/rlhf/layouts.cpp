@@ -10,7 +10,9 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/block.h"
 #include "tessera/parallel/layout.h"
+#include "tessera/parallel/offload_rules.h"
 #include "tessera/planner/model_plan.h"
+#include "tessera/planner/offload.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
@@ -81,13 +83,28 @@ std::optional<ModelRanks> ranks_of(const tasks::RlModel& model,
   return ModelRanks{.first = of(first), .count = of(count), .tensor = of(tensor)};
 }
 
+namespace {
+
+/// Returns where the weights of a model rest, if they do.
+std::optional<parallel::WeightOffload> disk_of(const tasks::RlModel& model, std::string_view key) {
+  if (!model.offload.to_disk()) return std::nullopt;
+  planner::require_disk_folder(fmt::format("rl.models.{}.offload.nvme_path", key),
+                               model.offload.nvme_path);
+  return parallel::weight_offload_of(model.offload);
+}
+
+}  // namespace
+
 ReadLayout layout_of(const tasks::RlModel& model,
                      std::string_view key,
                      const planner::Plan& policy) {
   const bool bf16 = model.dtype ? *model.dtype == "bf16" : policy.layout().working == DType::BF16;
+  std::optional<engine::OpenOffload> offload;
+  if (const auto weights = disk_of(model, key)) offload = {*weights, policy.layout().disk};
   return {.as = bf16 ? engine::ReadAs::BF16 : engine::ReadAs::F32,
           .copies = model.zero_stage == 0 ? engine::Copies::Each : engine::Copies::One,
-          .ranks = ranks_of(model, key, policy)};
+          .ranks = ranks_of(model, key, policy),
+          .offload = std::move(offload)};
 }
 
 std::string text_of(const ReadLayout& layout, const planner::Plan& policy) {
@@ -96,6 +113,7 @@ std::string text_of(const ReadLayout& layout, const planner::Plan& policy) {
   if (ranks.count > ranks.tensor)
     out +=
         layout.copies == engine::Copies::One ? ", sharded" : ", whole on each data-parallel rank";
+  if (layout.offload) out += ", on a disk";
   return out + text_of(layout.ranks, policy);
 }
 
@@ -122,6 +140,14 @@ std::int64_t bytes_of(const models::Resolved& model,
   const Elements elements = elements_of(nn::parameters_of(model.model));
   const ModelRanks ranks = ranks_of(layout, policy);
   const std::int64_t width = layout.as == engine::ReadAs::BF16 ? 2 : 4, sharers = ranks.tensor;
+  if (layout.offload) {
+    // Parts of blocks in buffers, and the block that runs and the next one in full.
+    std::int64_t block = 0;
+    for (const nn::BlockSpec& spec : model.model.blocks)
+      block = std::max(block, elements_of(nn::declared_by(spec)).all);
+    const std::int64_t parts = layout.offload->weights.buffers * block / ranks.count;
+    return (std::min(elements.all / ranks.count, parts) + 2 * block / sharers) * width;
+  }
   const bool whole = layout.copies == engine::Copies::Each || ranks.count == ranks.tensor;
   const std::int64_t on_each =
       whole ? elements.all / sharers : elements.all / ranks.count + 2 * elements.largest / sharers;
@@ -160,6 +186,14 @@ parallel::Layout layout_of_trained(const tasks::RlModel& model,
     out.accumulation = (global_batch + each - 1) / each;
   }
   out.zero_stage = static_cast<int>(model.zero_stage.value_or(out.zero_stage));
+  if (model.offload.device) out.weight_offload = disk_of(model, "critic");
+  TESSERA_REQUIRE(
+      !out.weight_offload || !model.offload.to_disk() || out.zero_stage == 3,
+      Config,
+      fmt::format("rl.models.critic.offload: weights rest on a disk in parts, as in ZeRO stage 3, "
+                  "and the critic's stage is {}, the policy's",
+                  out.zero_stage),
+      "set rl.models.critic.zero_stage to 3, or remove it");
   const bool other = model.dtype || out.working == DType::F16;
   if (!other) return out;
   const DType working = model.dtype == "bf16" ? DType::BF16 : DType::F32;

@@ -22,7 +22,8 @@ namespace tessera::rlhf {
 struct ReadLayout {
   engine::ReadAs as = engine::ReadAs::F32;
   engine::Copies copies = engine::Copies::One;
-  std::optional<ModelRanks> ranks;  ///< nothing: the policy's groups of ranks
+  std::optional<ModelRanks> ranks;                  ///< nothing: the policy's groups of ranks
+  std::optional<engine::OpenOffload> offload = {};  ///< of the weights
 };
 /// Returns whether the policy has the ranks of a model with groups of its own, and they divide.
 bool has_ranks(const tasks::RlModel& model, const planner::Plan& policy);

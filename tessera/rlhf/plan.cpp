@@ -184,6 +184,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   refuse_layouts(plan.layout(), refuse);
   if (plan.recipe().ramp) refuse("rampup_batch_size", "remove it");
   if (!data.drop_last) refuse("data.drop_last false", "remove it");
+  if (plan.model().rules.tiles) refuse("tiling, whose weights rollouts read whole", "remove it");
   if (plan.model().freezing.any()) {
     refuse("parameters that are frozen in a part of the training",
            "freeze for the whole training: optimizer.groups with \"frozen\": true");
@@ -389,6 +390,11 @@ void place_rl(const planner::PlanWithData& plan,
                   "rl.models.reference has a tensor or ranks, and the reference is the policy "
                   "without its adapter, on the policy's ranks",
                   "remove them, or name another reference in rl.reference");
+  TESSERA_REQUIRE(!options.models.reference.offload.to_disk() || !is_base_of_policy(plan, options),
+                  Config,
+                  "rl.models.reference.offload: the reference is the policy without its adapter, "
+                  "and has no weights of its own",
+                  "remove it: zero_optimization.offload_param moves the policy's weights");
   OtherModels others(plan);
   others.count("rollout", rollout_bytes(plan, options));
   others.count("cache of keys and values", cache_bytes(plan, options));

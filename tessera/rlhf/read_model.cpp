@@ -14,7 +14,7 @@ ReadModel::ReadModel(std::unique_ptr<engine::OpenModel> found,
     : ranks_(std::make_shared<ModelWorld>(world, layout.ranks, found->shape, number)) {
   if (!ranks_->is_here()) return;
   model_ = std::move(found);
-  engine::load_model(*model_, ranks_->world(), layout.as, layout.copies);
+  engine::load_model(*model_, ranks_->world(), layout.as, layout.copies, layout.offload);
 }
 
 ReadModel::ReadModel(std::unique_ptr<engine::OpenModel> found,

@@ -79,11 +79,30 @@ is_killed() {
   goes_on
 }
 
+# An error of io_uring itself fails what is under way, and does not let the program wait for ever.
+refuses_transfers() {
+  if ! grep -q io_uring_submit_and_wait "$(ldd "$tessera" | awk '/libtessera/ {print $3}')" "$tessera" 2>/dev/null; then
+    echo "skipped: this build has no io_uring"
+    return
+  fi
+  configure "$box"
+  env -u TESSERA_DISK_IO BAD_RING=5 "BAD_RING_AFTER=$1" "LD_PRELOAD=$shared/bad_disk.so" \
+    timeout 120 "$tessera" train "$box/tiny.json" -n 2 >"$box/out" 2>"$box/err"
+  code=$?
+  cat "$box/err"
+  expect "exit code 8, not $code" test "$code" = 8
+  expect "the folder" says "$box/swap" "$box/err"
+  expect "the error" says "Input/output error" "$box/err"
+  goes_on
+}
+
 claim "a disk that fails to write" fails 5 1500 "Input/output error" "write" "check the disk"
 claim "a disk that fails to read" fails read 1500 "Input/output error" "read" "check the disk"
 claim "a disk that becomes full" fails 28 1500 "No space left on device" "free space in"
 claim "a disk without room at the start" fails reserve 0 "No space left on device" "reserve" "free space in"
 claim "a write of which half is lost" fails torn 1500 "checksum" "last checkpoint"
+claim "transfers that io_uring refuses" refuses_transfers 300
+claim "transfers that io_uring refuses from the start" refuses_transfers 1
 claim "a slow disk" is_slow
 claim "a program that is killed" is_killed
 claims_done

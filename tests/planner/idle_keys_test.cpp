@@ -99,6 +99,7 @@ const std::set<std::string>& acting_alone() {
       "gradient_reduction",
       "communication_data_type",
       "sparse_gradients",
+      "tiling",
       "steps_per_print",
       "wall_clock_breakdown",
       "memory_breakdown",

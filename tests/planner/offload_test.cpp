@@ -241,6 +241,8 @@ TEST(Offload, TellsKeysThatHaveNoEffectOnACpu) {
               Contains(HasSubstr("offload.device \"cpu\" has no effect here")));
   EXPECT_THAT(notes(full + R"("partition_activations": true)"),
               Contains(HasSubstr("parallel.tensor.size is 1")));
+  EXPECT_THAT(notes(R"("partition_activations": true, "cpu_checkpointing": true)"),
+              Contains(HasSubstr("partition_activations has no effect: nothing is recomputed")));
   EXPECT_THAT(notes(full + R"("offload": {"nvme_path": "/tmp"})"),
               Contains(HasSubstr("activation_checkpointing.offload.nvme_path has no effect")));
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rlhf/support.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,6 +97,23 @@ TEST_F(RlModelRanks, RanksOfItsOwnChangeNoBit) {
       plain,
       trained(R"("reference": {"ranks": [1]}, "reward": {"tensor": 1}, "critic": {"ranks": [1]})",
               {.ranks = 2, .accumulation = 2, .stage = 3}));
+}
+
+// Weights rest on the disk while no block uses them, block by block.
+TEST_F(RlModelRanks, WeightsOnADiskChangeNoBit) {
+  const files::TempDir disk;
+  const std::string rests =
+      R"("offload": {"device": "nvme", "nvme_path": ")" + disk.path().string() + R"("})";
+  for (const Layout& layout :
+       {Layout{.ranks = 2, .accumulation = 2, .stage = 1}, Layout{.ranks = 1, .accumulation = 4}}) {
+    expect_same_bits(
+        trained("", layout),
+        trained(fmt::format(R"("reference": {{{0}}}, "reward": {{{0}, "zero_stage": 3}},
+                               "critic": {{{0}, "zero_stage": 3}})",
+                            rests),
+                layout));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(disk.path())) << "a file remains on the disk";
 }
 
 // Sums of shared layers are rounded otherwise, and in the same way on any ranks.
@@ -291,8 +309,15 @@ TEST_F(RlModelRanks, RefusesWhatCannotBe) {
               HasSubstr("models.critic.ranks: it is [1,0]"));
   EXPECT_THAT(refusal(R"("critic": {"tensor": 8})", {.ranks = 8, .accumulation = 1}),
               HasSubstr("the layers of the critic do not divide among 8 ranks"));
-  EXPECT_THAT(refusal(R"("critic": {"offload": true})"),
-              HasSubstr("not built yet: rl.models.critic.offload"));
+  EXPECT_THAT(refusal(R"("critic": {"offload": {"device": "nvme"}})"),
+              HasSubstr("models.critic.offload.nvme_path"));
+  EXPECT_THAT(refusal(R"("critic": {"offload": {"device": "nvme", "nvme_path": "/tmp"}})"),
+              HasSubstr("set rl.models.critic.zero_stage to 3"));
+  EXPECT_THAT(refusal(R"("reward": {"offload": {"device": "nvme", "nvme_path": "/no/such"}})"),
+              HasSubstr("rl.models.reward.offload.nvme_path: /no/such is not a folder"));
+  EXPECT_THAT(refusal(R"("reference": {"zero_stage": 0, "offload": {"device": "nvme",
+                         "nvme_path": "/tmp"}})"),
+              HasSubstr("set models.reference.zero_stage to 3"));
   EXPECT_THAT(refusal(R"("critic": {"trunk": "reward"}, "reward": {"ranks": [0]})"),
               HasSubstr("shares the critic's trunk"));
 }

@@ -386,8 +386,9 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
   const auto models = [&](const char* more) {
     return refusal(reinforcing(some_prompts(), options(more)));
   };
-  EXPECT_THAT(models(R"("samples": 2, "models": {"reference": {"offload": true}})"),
-              HasSubstr("not built yet: rl.models.reference.offload"));
+  EXPECT_THAT(models(R"("samples": 2, "models": {"reference": {"offload": {"device": "nvme",
+                        "nvme_path": "/tmp"}}})"),
+              HasSubstr("there is no reference model"));
   EXPECT_THAT(models(R"("samples": 2, "models": {"reference": {"tensor": 2}})"),
               HasSubstr("there is no reference model"));
   EXPECT_THAT(models(R"("samples": 2, "models": {"critic": {"zero_stage": 1}})"),

@@ -4,7 +4,8 @@
 // "swap" is what rests on a disk: BAD_SWAP has the effect there that its name says, from transfer
 // number BAD_SWAP_AFTER on: an errno of writes, "read" (reads fail with EIO), "torn" (writes
 // store half of their bytes and say that they stored all), "slow" (2 ms a transfer), or "reserve"
-// (no room is reserved).
+// (no room is reserved). io_uring refuses transfers with the errno of BAD_RING, from submission
+// number BAD_RING_AFTER on.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -113,6 +114,18 @@ ssize_t pread(int fd, void* bytes, size_t count, off_t at) {
     return -1;
   }
   return real(fd, bytes, count, at);
+}
+struct io_uring;
+int io_uring_submit_and_wait(struct io_uring* ring, unsigned wanted) {
+  static int (*real)(struct io_uring*, unsigned);
+  static int submissions;
+  if (real == NULL)
+    real = (int (*)(struct io_uring*, unsigned))dlsym(RTLD_NEXT, "io_uring_submit_and_wait");
+  const char* what = getenv("BAD_RING");
+  const char* after = getenv("BAD_RING_AFTER");
+  const int number = __atomic_add_fetch(&submissions, 1, __ATOMIC_RELAXED);
+  if (what != NULL && number >= (after == NULL ? 0 : atoi(after))) return -atoi(what);
+  return real(ring, wanted);
 }
 int posix_fallocate(int fd, off_t offset, off_t length) {
   static int (*real)(int, off_t, off_t);

@@ -37,13 +37,18 @@ class UringRing final : public Ring {
 
   std::vector<JobPtr> run(std::vector<JobPtr> jobs) override {
     std::vector<JobPtr> ended;
-    for (JobPtr& job : jobs)
-      if (!start(job)) ended.push_back(std::move(job));
+    for (JobPtr& job : jobs) {
+      // Entries that the kernel never took still fill the ring.
+      if (broken_ != 0) finish(*job, broken_);
+      if (broken_ != 0 || !start(job)) ended.push_back(std::move(job));
+    }
+    if (broken_ != 0) return ended;
     const bool waits = ended.empty() && under_way_ > 0;
     const int submitted = ::io_uring_submit_and_wait(&ring_, waits ? 1 : 0);
     const bool stays =
         submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY;
     if (stays) {  // the kernel takes nothing any more: every transfer has failed
+      broken_ = submitted;
       for (JobPtr& job : jobs_) {
         if (job == nullptr) continue;
         finish(*job, submitted);
@@ -114,6 +119,7 @@ class UringRing final : public Ring {
   ::io_uring ring_{};
   bool open_;
   int under_way_ = 0;
+  int broken_ = 0;  ///< the error with which the kernel refuses all transfers, negative
 };
 
 }  // namespace

@@ -162,6 +162,10 @@ void RlModel::describe(config::Fields& fields) {
                         "different ranks are computed at the same time.",
                 .default_text = "all ranks that learn",
                 .type = "list of integers"});
+  fields.section("offload",
+                 offload,
+                 "Lets the weights of this model rest on a disk while no block uses them, as "
+                 "zero_optimization.offload_param does for the policy. No bit changes.");
 }
 
 std::optional<std::pair<std::int64_t, std::int64_t>> RlModel::rank_range() const {

@@ -220,7 +220,8 @@ void check_rl(const RlOptions& options,
           "remove it, or choose the algorithm ppo");
   }
   const auto absent = [&](const char* model, bool there) {
-    for (const char* key : {"zero_stage", "dtype", "adapter", "trunk", "tensor", "ranks"}) {
+    for (const char* key :
+         {"zero_stage", "dtype", "adapter", "trunk", "tensor", "ranks", "offload.device"}) {
       const std::string path = fmt::format("models.{}.{}", model, key);
       if (!there && origins.given(path))
         wrong(path.c_str(), fmt::format("there is no {} model", model), "remove it");
@@ -240,6 +241,24 @@ void check_rl(const RlOptions& options,
   };
   whole_or_sharded("models.reference.zero_stage", options.models.reference);
   whole_or_sharded("models.reward.zero_stage", options.models.reward);
+  const auto rests = [&](const std::string& name, const RlModel& model) {
+    const std::string path = fmt::format("models.{}.offload", name);
+    if (!model.offload.to_disk()) return;
+    if (model.offload.nvme_path.empty()) {
+      wrong((path + ".nvme_path").c_str(),
+            "it is missing, and offload.device is \"nvme\"",
+            "set it to a folder on a disk");
+    }
+    if (model.zero_stage.value_or(3) != 3) {
+      wrong((path + ".device").c_str(),
+            fmt::format("weights rest on a disk in parts, as in ZeRO stage 3, and zero_stage is {}",
+                        *model.zero_stage),
+            fmt::format("set models.{}.zero_stage to 3, or remove it", name));
+    }
+  };
+  rests("reference", options.models.reference);
+  rests("reward", options.models.reward);
+  rests("critic", options.models.critic);
   const auto listed = [&](const char* path, const RlModel& model) {
     if (model.ranks.is_null() || model.rank_range()) return;
     wrong(path,
@@ -271,8 +290,6 @@ constexpr auto kPlannedOfModels = std::to_array<std::pair<std::string_view, std:
     {"adapter",
      "remove it: name the folder or the run of the adapter, whose weights are merged as they are "
      "read"},
-    {"offload",
-     "remove it: weights and states are in the memory of the host, where zero_stage shards them"},
 });
 
 /// Settles the model that a critic which shares a trunk begins as.
@@ -309,7 +326,8 @@ void settle_trunk(RlOptions& options,
   for (const char* key : {"models.reward.zero_stage",
                           "models.reward.dtype",
                           "models.reward.tensor",
-                          "models.reward.ranks"}) {
+                          "models.reward.ranks",
+                          "models.reward.offload.device"}) {
     if (from.size() > 1 || !origins.given(key)) continue;
     wrong(key,
           "the reward model shares the critic's trunk, and so its layout",
