@@ -60,13 +60,20 @@ struct BlockElements {
   std::int64_t sharded = 0;  ///< gathered before each use in ZeRO stage 3
   std::int64_t trained = 0, all = 0;
 };
+/// The elements of a block, and those of them that are experts: fewer ranks have the same experts.
+struct BlockParts : BlockElements {
+  BlockElements experts;
+  [[nodiscard]] BlockElements others() const {
+    return {sharded - experts.sharded, trained - experts.trained, all - experts.all};
+  }
+};
 
 /// The work and the parameters of blocks for the layouts of one model that were asked so far, so
 /// that a search counts each only once. Can be used from any thread.
 class WorkCache {
  public:
   using Work = std::shared_ptr<const std::vector<parallel::BlockWork>>;
-  using Elements = std::shared_ptr<const std::vector<BlockElements>>;
+  using Elements = std::shared_ptr<const std::vector<BlockParts>>;
   Work work(const planner::Plan& plan);
   Elements elements(const planner::Plan& plan);
   /// The fp32 numbers that the optimizer keeps for an element of most parameters.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The predicted time of steps whose weights rest on a disk.
+// The predicted time of steps whose weights rest on a disk, and of those with divided experts.
 #include "tessera/predict/step_time.h"
 
 #include <string>
@@ -9,7 +9,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/json.h"
+#include "tessera/nn/block.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/predict/described_machine.h"
 #include "tessera/predict/many_ranks.h"
@@ -63,6 +65,38 @@ TEST(StepTimeWithADisk, NeedsItsRates) {
     EXPECT_THAT(error.text(), testing::HasSubstr("tiers.disk"));
     EXPECT_THAT(error.text(), testing::HasSubstr("weights rest on a disk"));
   }
+}
+
+// Of eight ranks that each have other experts, none sends gradients of experts, and each updates as
+// many weights as before.
+TEST(StepTimeOfExperts, HasTransfersAmongTheRanksWithTheSameExperts) {
+  const auto plan = [](int experts) {
+    return plan_of_many(json::parse(R"({"model": {"family": "mixtral", "preset": "mixtral-nano"},
+        "data": {"train": "a.txt", "sequence_length": 128}, "train_batch_size": 8,
+        "zero_optimization": {"stage": 1}, "trainer": {"max_steps": 1},
+        "parallel": {"expert": )" + std::to_string(experts) +
+                                        "}}",
+                                    "c.json"),
+                        8,
+                        "c.json");
+  };
+  double all = 0, of_experts = 0;
+  const planner::Plan whole = plan(1), divided = plan(8);
+  for (const auto& info : nn::parameters_of(whole.model().resolved.model)) {
+    all += static_cast<double>(info->numel());
+    if (info->stacked()) of_experts += static_cast<double>(info->numel());
+  }
+  ASSERT_GT(of_experts, 0.3 * all);
+  const DescribedMachine machine = find_machine("a100-80gb");
+
+  const StepTime one = predict_step(whole, machine), eight = predict_step(divided, machine);
+
+  const auto sent = [](const StepTime& time) {
+    const Transfer& gradients = time.traffic.at("gradients");
+    return gradients.bytes_in_host + gradients.bytes_between;
+  };
+  EXPECT_NEAR(sent(eight) / sent(one), (all - of_experts) / all, 1e-6);
+  EXPECT_NEAR(eight.update / one.update, 1.0, 1e-3);
 }
 
 }  // namespace
