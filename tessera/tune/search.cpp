@@ -179,7 +179,8 @@ class Searcher {
     std::vector<std::tuple<std::string, int, bool>> out = {{"1d", 1, false}};
     for (int size = 2; size <= most; ++size) {
       if (n % size != 0 || (heads_ > 0 && heads_ % size != 0)) continue;
-      out.emplace_back("1d", size, length_ % size == 0);
+      // Experts need whole tokens of a sample.
+      out.emplace_back("1d", size, length_ % size == 0 && space_.experts() == 0);
       const auto side = static_cast<int>(std::lround(std::sqrt(size)));
       const auto edge = static_cast<int>(std::lround(std::cbrt(size)));
       if (side * side == size && side > 1) out.emplace_back("2d", size, false);
