@@ -142,21 +142,22 @@ void AdapterOptions::describe(config::Fields& f) {
   f.field("targets",
           targets,
           {.text = "Layers that get an adapter, by their Hugging Face names: \"all-linear\" (all "
-                   "but the head), a list of names or their ends, or a regular expression that "
-                   "matches the whole name.",
-           .default_text = "\"all-linear\"",
+                   "but the head, routers and experts), a list of names or their ends, or a "
+                   "regular expression that matches the whole name.",
+           .default_text = "\"all-linear\", or none with target_parameters",
            .type = "string or list of strings"});
   f.field("exclude",
           exclude,
-          {.text = "Layers that get no adapter, in the same notation.",
+          {.text = "Layers that get no adapter although targets names them, in the same notation.",
            .default_text = "none",
            .type = "string or list of strings"});
   f.field(
       "target_parameters",
       target_parameters,
       {.text = "Stacked matrices of experts that get an adapter, by their names in transformers "
-               "5 or the ends of these: \"mlp.experts.gate_up_proj\". PEFT has the same key. "
-               "Experts with a module each can be meant by targets instead.",
+               "5 or the ends of these: \"mlp.experts.gate_up_proj\". PEFT has the same key, and "
+               "like there nothing else gets an adapter unless targets is given. Experts with a "
+               "module each can be meant by targets instead.",
        .default_text = "none"});
   f.field("rank_pattern",
           rank_pattern,
@@ -225,7 +226,9 @@ bool means_module(std::string_view written, std::string_view module) {
 
 AdapterRules::AdapterRules(const AdapterOptions& options) : options_(options) {
   const json::Value& targets = options.targets;
-  all_linear_ = targets.is_null() || (targets.is_string() && targets.as_string() == "all-linear") ||
+  // As in PEFT, target_parameters alone mean no other layers.
+  all_linear_ = (targets.is_null() && options.target_parameters.empty()) ||
+                (targets.is_string() && targets.as_string() == "all-linear") ||
                 (targets.is_array() && targets.items().size() == 1 &&
                  targets.items()[0].is_string() && targets.items()[0].as_string() == "all-linear");
   if (!all_linear_) read_names("targets", targets, expression_, names_);

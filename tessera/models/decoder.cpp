@@ -114,6 +114,7 @@ ExpertAttentionSpec expert_attention_of(const DecoderShape& shape) {
           .router = experts.router,
           .balance = experts.balance,
           .init = Init::normal(shape.init_std),
+          .router_init = experts.router_init,
           .dropout = shape.attention_dropout,
           .rotary_frequencies = shape.rotation.frequencies(shape.rotary_channels()),
           .max_positions = shape.max_positions,
@@ -195,9 +196,9 @@ class TokenEmbedding final : public nn::Block {
     if (shape_.embedding_scale != 0.0) x_BTC = x_BTC * rounded_scale(x_BTC.scalar_type());
     nn::Outcome out = {.flow = {.diff = {x_BTC}}};
     if (pools_ > 0 && context.training()) {
-      const nn::PooledBalance none = nn::no_balance(pools_, x_BTC.device());
-      out.flow.diff.push_back(none.scores_E);
-      out.flow.fixed.push_back(none.counts_E);
+      const nn::PooledBalance none = nn::no_balance(1, pools_, x_BTC.device());
+      out.flow.diff.push_back(none.scores_GE);
+      out.flow.fixed.push_back(none.counts_GE);
     }
     return out;
   }
@@ -262,7 +263,7 @@ class DecoderLayer final : public nn::Block, public nn::HasExperts {
     nn::Outcome out;
     std::optional<nn::PooledBalance> sums;
     if (pools_ > 0 && context.training())
-      sums = {.scores_E = in.diff.at(1), .counts_E = in.fixed.at(0)};
+      sums = {.scores_GE = in.diff.at(1), .counts_GE = in.fixed.at(0)};
     const nn::Normed begin = before_attention_.residual(in.diff.at(0), context);
     const at::Tensor y_BTC = scaled(after_attention_(
         attention_(begin.normed_BTC, batch, *this, context, out.terms, sums ? &*sums : nullptr),
@@ -291,8 +292,8 @@ class DecoderLayer final : public nn::Block, public nn::HasExperts {
       const ExpertsSpec& experts = shape_.experts.value();
       nn::add_pooled_term(*sums, experts.balance, experts.router.top_k, out.terms);
     } else {
-      out.flow.diff.push_back(sums->scores_E);
-      out.flow.fixed.push_back(sums->counts_E);
+      out.flow.diff.push_back(sums->scores_GE);
+      out.flow.fixed.push_back(sums->counts_GE);
     }
     return z_BTC;
   }

@@ -95,6 +95,7 @@ json::Value description_of(const std::string& family,
   out->num_decoder_layers = shape.num_decoder_layers;
   out->head_dim = shape.head_dim;
   out->scale_output = shape.scale_output;
+  out->describe_experts(shape);
   ModelOptions whole(family, std::move(copy));
   return config::write(whole);
 }
@@ -103,6 +104,13 @@ json::Value description_of(const std::string& family,
 EncoderDecoderShape possible(EncoderDecoderShape shape) {
   make_possible(shape);
   shape.head_dim = std::max<std::int64_t>(shape.head_dim, 1);
+  // The layers of refused numbers of layers are not known.
+  if (shape.encoder_experts)
+    shape.encoder_experts->sparse.resize(static_cast<std::size_t>(shape.num_layers), false);
+  if (shape.decoder_experts) {
+    shape.num_decoder_layers = std::max<std::int64_t>(shape.num_decoder_layers, 1);
+    shape.decoder_experts->sparse.resize(static_cast<std::size_t>(shape.num_decoder_layers), false);
+  }
   return shape;
 }
 
@@ -240,6 +248,7 @@ Resolved resolve_encoder_decoder(const std::string& family,
   set_buckets(options, shape, checks);
   set_switches(options, shape);
   check_tokens(shape, checks);
+  options.add_experts(shape, checks);
   const EncoderDecoderShape usable = possible(shape);
   Resolved out = {.description = description_of(family, options, shape),
                   .trunk = encoder_decoder_trunk(usable),
@@ -247,6 +256,7 @@ Resolved resolve_encoder_decoder(const std::string& family,
                   .tokenizer_size = shape.tokenizer_size,
                   .max_positions = shape.max_positions,
                   .num_parameters = usable.num_parameters(),
+                  .inactive_parameters = usable.inactive_parameters(),
                   .num_layers = shape.num_layers + shape.num_decoder_layers,
                   .hidden_size = shape.hidden_size,
                   .num_heads = shape.num_heads,

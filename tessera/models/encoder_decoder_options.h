@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,11 @@ struct EncoderDecoderOptions : FamilyOptions {
   double rms_norm_eps = 1e-6;
   double init_factor = 1.0;
   std::int64_t start_token = 0, pad_token = 0;
+  /// Adds the experts of a family that has some to a shape whose sizes are set, and reports values
+  /// that contradict each other. The sizes of `shape` may be refused ones.
+  virtual void add_experts(EncoderDecoderShape& /*shape*/, Checks& /*checks*/) const {}
+  /// Sets the values in which the family's own description differs from the options.
+  virtual void describe_experts(const EncoderDecoderShape& /*shape*/) {}
 
  protected:
   void describe_all(config::Fields& fields, const std::vector<Preset>& presets);
@@ -84,34 +90,44 @@ template <class Options>
 struct EncoderDecoderFamilyOf {
   std::vector<Preset> presets;
   HfEncoderDecoder hf;
+  /// Read and write the keys of config.json that the family does not share; may be empty.
+  std::function<void(const HfConfig& keys, Options& out)> read = {};
+  std::function<void(const Options& options, json::Value& out)> write = {};
+  WeightMap weight_map = encoder_decoder_weights();
+  std::vector<Adjustable> adjustable = {{"dropout"}, {"init_factor"}, {"label_smoothing"}};
 
   [[nodiscard]] Family family() const {
-    return FamilyOf<Options>{
-        .presets = presets,
-        .adjustable = {{"dropout"}, {"init_factor"}, {"label_smoothing"}},
-        .resolve =
-            [*this](const Options& options,
-                    std::int64_t tokenizer_size,
-                    std::optional<std::int64_t> sequence_length,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
-              return resolve_encoder_decoder(hf.model_type,
-                                             presets,
-                                             options,
-                                             tokenizer_size,
-                                             sequence_length,
-                                             problems,
-                                             origins);
-            },
-        .from_hf =
-            [hf = hf](const json::Value& hf_config) {
-              Options out;
-              read_encoder_decoder(hf_config, hf, out);
-              return out;
-            },
-        .to_hf = [hf = hf](const Options& options) { return encoder_decoder_to_hf(options, hf); },
-        .weight_map = encoder_decoder_weights(),
-        .objective = "seq2seq"}
+    return FamilyOf<Options>{.presets = presets,
+                             .adjustable = adjustable,
+                             .resolve =
+                                 [*this](const Options& options,
+                                         std::int64_t tokenizer_size,
+                                         std::optional<std::int64_t> sequence_length,
+                                         config::Problems& problems,
+                                         const config::Origins& origins) {
+                                   return resolve_encoder_decoder(hf.model_type,
+                                                                  presets,
+                                                                  options,
+                                                                  tokenizer_size,
+                                                                  sequence_length,
+                                                                  problems,
+                                                                  origins);
+                                 },
+                             .from_hf =
+                                 [hf = hf, read = read](const json::Value& hf_config) {
+                                   Options out;
+                                   read_encoder_decoder(hf_config, hf, out);
+                                   if (read) read(HfConfig(hf_config), out);
+                                   return out;
+                                 },
+                             .to_hf =
+                                 [hf = hf, write = write](const Options& options) {
+                                   json::Value out = encoder_decoder_to_hf(options, hf);
+                                   if (write) write(options, out);
+                                   return out;
+                                 },
+                             .weight_map = weight_map,
+                             .objective = "seq2seq"}
         .family();
   }
 };

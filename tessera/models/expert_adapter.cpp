@@ -19,6 +19,7 @@ namespace tessera::models {
 namespace {
 
 constexpr std::string_view kWeight = ".weight", kExperts = ".experts.";
+constexpr const char* kNoMagnitude = "is a matrix of experts, which DoRA does not cover";
 
 std::string without(const std::string& name, std::string_view end) {
   return name.ends_with(end) ? name.substr(0, name.size() - end.size()) : name;
@@ -28,6 +29,12 @@ std::string without(const std::string& name, std::string_view end) {
   throw Error(Error::Kind::Unsupported,
               fmt::format("adapter.targets: {} {}", module, why),
               "leave it out with adapter.exclude");
+}
+// As in PEFT, adapter.exclude is about layers.
+[[noreturn]] void refuse_parameter(const std::string& name, const std::string& why) {
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("adapter.target_parameters: {} {}", name, why),
+              "remove it from adapter.target_parameters");
 }
 
 std::int64_t product(Shape::const_iterator begin, Shape::const_iterator end) {
@@ -88,8 +95,6 @@ AdapterModule module_for(const std::shared_ptr<const ParamInfo>& info,
     if (rules.rank(one) != out.part.rank || rules.alpha(one) != rules.alpha(stored.front()))
       refuse(one, "has another rank or alpha than other experts of its layer");
   }
-  if (options.has_magnitude())
-    refuse(out.part.module, "is a matrix of experts, which DoRA does not cover");
   out.stored = std::move(stored);
   return out;
 }
@@ -149,6 +154,7 @@ std::vector<AdapterModule> find_expert_adapters(const std::shared_ptr<const Para
     if (modules.empty()) continue;
     if (modules.size() != tensors.size())
       refuse(modules.front(), "has an adapter, and some experts of its layer have none");
+    if (options.has_magnitude()) refuse(common_name(modules.front()), kNoMagnitude);
     AdapterModule module = module_for(info, rules, options, common_name(modules.front()), modules);
     const auto part = std::find_if(composition.parts().begin(),
                                    composition.parts().end(),
@@ -160,7 +166,8 @@ std::vector<AdapterModule> find_expert_adapters(const std::shared_ptr<const Para
   }
   for (const std::string& name : names_of(*info, stored)) {
     if (!rules.targets_parameter(name)) continue;
-    if (!out.empty()) refuse(name, "is meant by target_parameters and by targets");
+    if (!out.empty()) refuse_parameter(name, "has an adapter by adapter.targets too");
+    if (options.has_magnitude()) refuse_parameter(name, kNoMagnitude);
     AdapterModule module = module_for(info,
                                       rules,
                                       options,

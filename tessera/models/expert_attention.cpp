@@ -29,7 +29,7 @@ std::int64_t ExpertAttention::size_of(const ExpertAttentionSpec& spec) {
 void ExpertAttention::declare(nn::Params& params) {
   const std::int64_t C = spec_.hidden_size, E = spec_.num_experts,
                      O = spec_.num_kv_heads * spec_.head_dim;
-  weights_.router = params.add("self_attn.gate.weight", {E, C}, {None, Embed}, spec_.init);
+  weights_.router = params.add("self_attn.gate.weight", {E, C}, {None, Embed}, spec_.router_init);
   weights_.input =
       params.add("self_attn.experts.q_proj.weight", {E, O, C}, {Expert, None, Embed}, spec_.init);
   weights_.output =
@@ -48,7 +48,7 @@ at::Tensor ExpertAttention::operator()(const at::Tensor& h_BTC,
                      J = spec_.router.top_k, G = spec_.num_kv_heads, K = spec_.head_dim;
   const nn::Routed routed = nn::route(h_BTC, weights_, spec_.router, {}, context);
   if (context.training()) nn::add_balance_terms(routed, spec_.balance, context, terms);
-  if (sums != nullptr) *sums = nn::add_to_pool(*sums, routed, context);
+  if (sums != nullptr) *sums = nn::add_to_pool(*sums, routed, spec_.balance, context);
   // Heads that share keys and values are neighbours: head g J + j is that of choice j.
   const at::Tensor q_NJO =
       nn::project_by_expert(h_BTC.reshape({B * T, 1, C}), routed, *weights_.input, context);

@@ -27,6 +27,7 @@ struct ExpertAttentionSpec {
   ops::RouterSpec router;
   nn::BalanceSpec balance;
   Init init;
+  Init router_init;
   double dropout = 0.0;                    ///< dropout of attention probabilities
   std::vector<double> rotary_frequencies;  ///< radians per token of each pair of channels
   std::int64_t max_positions = 0;

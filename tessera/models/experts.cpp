@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/nn/embedding_noise.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/local_layers.h"
 
@@ -102,9 +103,16 @@ at::Tensor Experts::apply(const at::Tensor& h_BTC,
                           nn::StepContext& context,
                           std::vector<nn::Term>& terms,
                           nn::PooledBalance* sums) const {
-  const nn::Routed routed = nn::route(h_BTC, weights_, spec_.router, spec_.capacity, context);
+  at::Tensor seen_BTC = h_BTC;  // by the router
+  if (spec_.jitter > 0.0 && context.training()) {
+    const ops::DropoutKey key = context.dropout("router_jitter", 1.0);
+    const at::Tensor exact_BTC = h_BTC.to(at::kFloat);
+    seen_BTC =
+        exact_BTC * (nn::uniform_noise(exact_BTC, key, static_cast<float>(spec_.jitter)) + 1.0);
+  }
+  const nn::Routed routed = nn::route(seen_BTC, weights_, spec_.router, spec_.capacity, context);
   if (context.training()) nn::add_balance_terms(routed, spec_.balance, context, terms);
-  if (sums != nullptr) *sums = nn::add_to_pool(*sums, routed, context);
+  if (sums != nullptr) *sums = nn::add_to_pool(*sums, routed, spec_.balance, context);
   at::Tensor y_BTC = nn::apply_experts(
       h_BTC, routed, weights_, form_, spec_.router.weighs_inputs, &load_, context);
   if (sum_bias_ != nullptr) y_BTC = nn::detail::add_bias(y_BTC, *sum_bias_, context);
@@ -138,7 +146,7 @@ nn::HasExperts::Router Experts::router() const {
           .top_k = spec_.router.top_k,
           .correction = weights_.correction,
           .correction_rate = spec_.router.correction_rate,
-          .drops = spec_.capacity.factor > 0.0};
+          .drops = spec_.capacity.limits()};
 }
 
 FeedForward::Size size_of(const ExpertsSpec& spec) {

@@ -27,8 +27,7 @@ class Experts final : public FeedForward {
                         nn::StepContext& context,
                         std::vector<nn::Term>& terms) const override;
   [[nodiscard]] std::int64_t pools() const override {
-    const nn::BalanceSpec& balance = spec_.balance;
-    return balance.pooled_layers && balance.micro_batch != 0.0 ? spec_.num_experts : 0;
+    return nn::pools_layers(spec_.balance) ? spec_.num_experts : 0;
   }
   at::Tensor pooled(const at::Tensor& h_BTC,
                     nn::StepContext& context,

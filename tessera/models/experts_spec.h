@@ -36,6 +36,9 @@ struct ExpertsSpec {
   std::int64_t ffn_hidden_size = 0;  ///< of one expert
   std::int64_t num_experts = 0;
   ops::RouterSpec router;
+  /// In training, each number that the router reads is multiplied by a random one of [1 - jitter, 1
+  /// + jitter).
+  double jitter = 0.0;
   /// `router_name`.weight [E, C], with router.bias also `router_name`.bias [E].
   std::string router_name = "mlp.gate";
   /// With router.correction: [E], not trained by gradients.

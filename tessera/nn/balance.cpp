@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/balance.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -18,8 +19,8 @@ namespace {
 using namespace detail;
 
 /// 1 for tokens that count, fp32 [N]; undefined: all count.
-at::Tensor counting(std::int64_t N, const StepContext& context) {
-  if (context.batch == nullptr) return {};
+at::Tensor counting(std::int64_t N, const BalanceSpec& spec, const StepContext& context) {
+  if (context.batch == nullptr || spec.padding) return {};
   const at::Tensor mask =
       token_mask(*context.batch, context.shares_tokens() ? context.context_parallel : nullptr);
   if (!mask.defined() || mask.numel() != N) return {};
@@ -107,43 +108,52 @@ void add_balance_terms(const Routed& routed,
                        const BalanceSpec& spec,
                        StepContext& context,
                        std::vector<Term>& terms) {
-  const at::Tensor mask_N = counting(routed.scores_NE.size(0), context);
+  const std::int64_t N = routed.scores_NE.size(0);
+  const at::Tensor mask_N = counting(N, spec, context);
   if (spec.micro_batch != 0.0 && !spec.pooled_layers)
     add_balance(routed, spec, /*by_sample=*/false, mask_N, context, terms);
-  if (spec.sequence != 0.0) add_balance(routed, spec, /*by_sample=*/true, mask_N, context, terms);
+  if (spec.sequence != 0.0 && !spec.pooled_samples)
+    add_balance(routed, spec, /*by_sample=*/true, mask_N, context, terms);
   if (spec.z == 0.0) return;
-  const at::Tensor z = log_sum_exp(routed.logits_NE).square();
+  at::Tensor z_N = log_sum_exp(routed.logits_NE).square();
+  if (mask_N.defined()) z_N = z_N * mask_N.to(z_N.device());
+  const at::Tensor sum = z_N.sum(at::kDouble);
+  const std::int64_t parts =  // tokens of a sample in all layers
+      spec.z_layers == 0 ? 1 : std::max<std::int64_t>(N / context.batch->size(), 1) * spec.z_layers;
   terms.push_back({.name = "router_z",
-                   .sum = (mask_N.defined() ? z * mask_N.to(z.device()) : z).sum(at::kDouble),
-                   .denominator = kPerToken,
+                   .sum = parts == 1 ? sum : sum / static_cast<double>(parts),
+                   .denominator = spec.z_layers == 0 ? kPerToken : kPerSample,
                    .weight = spec.z});
 }
 
-PooledBalance no_balance(std::int64_t num_experts, at::Device device) {
+PooledBalance no_balance(std::int64_t groups, std::int64_t num_experts, at::Device device) {
   const auto options = at::TensorOptions().device(device);
-  return {.scores_E = at::zeros({num_experts}, options.dtype(at::kFloat)),
-          .counts_E = at::zeros({num_experts + 1}, options.dtype(at::kDouble))};
+  return {.scores_GE = at::zeros({groups, num_experts}, options.dtype(at::kFloat)),
+          .counts_GE = at::zeros({groups, num_experts + 1}, options.dtype(at::kDouble))};
 }
 
-PooledBalance add_to_pool(const PooledBalance& sums, const Routed& routed, StepContext& context) {
-  const at::Tensor mask_N = counting(routed.scores_NE.size(0), context);
-  const at::Tensor counts = counts_of(routed, mask_N, 1, context).view({-1});
-  const at::Tensor scores = score_sums(routed.scores_NE, mask_N, 1).view({-1}).to(at::kFloat);
-  return {.scores_E = sums.scores_E + scores.to(sums.scores_E.device()),
-          .counts_E = sums.counts_E + counts.to(sums.counts_E.device())};
+PooledBalance add_to_pool(const PooledBalance& sums,
+                          const Routed& routed,
+                          const BalanceSpec& spec,
+                          StepContext& context) {
+  const std::int64_t groups = sums.scores_GE.size(0);
+  const at::Tensor mask_N = counting(routed.scores_NE.size(0), spec, context);
+  const at::Tensor counts = counts_of(routed, mask_N, groups, context);
+  const at::Tensor scores = score_sums(routed.scores_NE, mask_N, groups).to(at::kFloat);
+  return {.scores_GE = sums.scores_GE + scores.to(sums.scores_GE.device()),
+          .counts_GE = sums.counts_GE + counts.to(sums.counts_GE.device())};
 }
 
 void add_pooled_term(const PooledBalance& sums,
                      const BalanceSpec& spec,
                      std::int64_t top_k,
                      std::vector<Term>& terms) {
-  terms.push_back({.name = "balance",
-                   .sum = balance(sums.scores_E.to(at::kDouble).unsqueeze(0),
-                                  sums.counts_E.unsqueeze(0),
-                                  spec.per_choice,
-                                  top_k),
-                   .denominator = kPerMicroBatch,
-                   .weight = spec.micro_batch});
+  const bool samples = spec.pooled_samples;
+  terms.push_back(
+      {.name = samples ? "sequence_balance" : "balance",
+       .sum = balance(sums.scores_GE.to(at::kDouble), sums.counts_GE, spec.per_choice, top_k),
+       .denominator = samples ? kPerSample : kPerMicroBatch,
+       .weight = samples ? spec.sequence : spec.micro_batch});
 }
 
 }  // namespace tessera::nn

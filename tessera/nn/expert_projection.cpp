@@ -5,13 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
-#include "tessera/base/error.h"
 #include "tessera/nn/expert_exchange.h"
 #include "tessera/nn/expert_parallel.h"
 #include "tessera/nn/expert_products.h"
 #include "tessera/nn/experts.h"
+#include "tessera/nn/token_share.h"
 #include "tessera/ops/expert_rows.h"
 
 // Legend: N tokens, K experts that a token uses, E experts, R rows of this rank's choices, Q rows
@@ -169,24 +167,27 @@ at::Tensor project_by_expert(const at::Tensor& x,
                              const Routed& routed,
                              const Param& weight,
                              StepContext& context) {
-  const at::Tensor& chosen_NK = routed.choices.chosen_NK;
-  // These ranks have the same tokens, and would add each gradient of a weight several times.
-  TESSERA_REQUIRE(context.tensor == nullptr || context.experts == nullptr ||
-                      (context.experts->fold.ep & mesh::AxisSet::tp()).empty(),
-                  Unsupported,
-                  fmt::format("parallel.expert: {} is a projection of experts in attention, which "
-                              "ranks of parallel.tensor cannot divide",
-                              weight.info().name),
-                  "set parallel.expert to a number that divides the data-parallel ranks");
+  const std::int64_t N = x.size(0), slots = x.size(1), I = x.size(2),
+                     O = weight.info().local_shape().at(1);
+  at::Tensor mine = x, chosen_NK = routed.choices.chosen_NK;
+  const std::int64_t K = chosen_NK.size(1);
+  TokenShare share;
+  if (divides_tokens(context)) {
+    share = {context.tensor->group, N};
+    mine = take_share(x.reshape({N, slots * I}), share, context).view({-1, slots, I});
+    chosen_NK = share.of(chosen_NK).contiguous();
+  }
   auto call = std::make_shared<Projection>();
   call->weight = &weight;
   call->context = &context;
-  call->shared = x.size(1) == 1 && chosen_NK.size(1) > 1;
+  call->shared = slots == 1 && K > 1;
   call->rows = rows_of_choices(chosen_NK, weight.info().shape.front(), x.device());
   call->exchange = std::make_shared<const ExpertExchange>(
       context, call->rows.counts, chosen_NK.size(0), x.is_meta());
-  return detail::apply<ProjectionNode>(
-      x, weight.tensor(), reach_of(weight), std::shared_ptr<const Projection>(std::move(call)));
+  const at::Tensor y_NKO = detail::apply<ProjectionNode>(
+      mine, weight.tensor(), reach_of(weight), std::shared_ptr<const Projection>(std::move(call)));
+  if (share.group == nullptr) return y_NKO;
+  return gather_shares(y_NKO.reshape({-1, K * O}), share, context).view({N, K, O});
 }
 
 at::Tensor sum_of_choices(const at::Tensor& y_NKC, const Routed& routed) {

@@ -12,7 +12,7 @@
 #include "tessera/nn/expert_exchange.h"
 #include "tessera/nn/expert_products.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
-#include "tessera/nn/tensor_parallel/transfers.h"
+#include "tessera/nn/token_share.h"
 #include "tessera/ops/clamped_gate.h"
 #include "tessera/ops/expert_rows.h"
 
@@ -279,59 +279,6 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
   }
 };
 
-/// This rank's share of the tokens of a micro-batch, which the ranks of a tensor-parallel group
-/// have in common, for experts that are divided among these ranks too.
-struct TokenShare {
-  const comm::Group* group = nullptr;
-  std::int64_t tokens = 0;  ///< N
-  [[nodiscard]] std::int64_t most() const { return (tokens + group->size() - 1) / group->size(); }
-  [[nodiscard]] std::int64_t begin(int index) const { return std::min(tokens, index * most()); }
-  [[nodiscard]] at::Tensor of(const at::Tensor& all) const {
-    const std::int64_t first = begin(group->index);
-    return all.narrow(0, first, begin(group->index + 1) - first);
-  }
-  /// The shares of all ranks, in order.
-  [[nodiscard]] at::Tensor gather(const at::Tensor& own, StepContext& context) const {
-    if (tokens == 0) return own;
-    const std::int64_t C = own.size(1), n = group->size();
-    at::Tensor in = own.contiguous();
-    if (in.size(0) < most()) in = at::constant_pad_nd(in, {0, 0, 0, most() - in.size(0)});
-    const at::Tensor out = at::empty({n * most(), C}, in.options());
-    finish(context.tensor->world->transport().all_gather(
-        *group, span_of(in), span_of(out), site(context, "the ranks' tokens")));
-    return out.narrow(0, 0, tokens);
-  }
-};
-
-/// all -> share of it; the gradient is gathered.
-struct TakeShareNode : torch::autograd::Function<TakeShareNode> {
-  static at::Tensor forward(AutogradContext* node,
-                            const at::Tensor& all,
-                            const TokenShare& share,
-                            StepContext* context) {
-    keep(node, std::make_pair(share, context));
-    return share.of(all).contiguous();
-  }
-  static variable_list backward(AutogradContext* node, const variable_list& grads) {
-    const auto& [share, context] = kept<std::pair<TokenShare, StepContext*>>(node);
-    return {share.gather(grads[0], *context), {}, {}};
-  }
-};
-
-/// share -> all; the gradient is the share of it, because every rank has the whole gradient.
-struct GatherSharesNode : torch::autograd::Function<GatherSharesNode> {
-  static at::Tensor forward(AutogradContext* node,
-                            const at::Tensor& own,
-                            const TokenShare& share,
-                            StepContext* context) {
-    keep(node, share);
-    return share.gather(own, *context);
-  }
-  static variable_list backward(AutogradContext* node, const variable_list& grads) {
-    return {kept<TokenShare>(node).of(grads[0]), {}, {}};
-  }
-};
-
 std::vector<std::int64_t> counts_of(const at::Tensor& chosen_NK, std::int64_t num_experts) {
   std::vector<std::int64_t> out(static_cast<std::size_t>(num_experts), 0);
   const auto* chosen = chosen_NK.const_data_ptr<std::int32_t>();
@@ -368,7 +315,7 @@ at::Tensor apply_experts(const at::Tensor& h_BTC,
   const mesh::ExpertFold fold =
       context.experts == nullptr ? mesh::ExpertFold() : context.experts->fold;
   const bool splits_experts = context.tensor != nullptr && !fold.etp.empty(),
-             shares_tokens = context.tensor != nullptr && !(fold.ep & mesh::AxisSet::tp()).empty();
+             shares_tokens = divides_tokens(context);
   std::optional<at::Tensor> adapter = reach_of(*weights.input);
   if (!adapter) adapter = reach_of(*weights.output);
   TESSERA_REQUIRE(
@@ -384,8 +331,8 @@ at::Tensor apply_experts(const at::Tensor& h_BTC,
     weights_NK = one_d::enter(weights_NK, context);
   } else if (shares_tokens) {
     share = {context.tensor->group, x_NC.size(0)};
-    x_NC = detail::apply<TakeShareNode>(x_NC, share, &context);
-    weights_NK = detail::apply<TakeShareNode>(weights_NK, share, &context);
+    x_NC = take_share(x_NC, share, context);
+    weights_NK = take_share(weights_NK, share, context);
     experts_NK = share.of(experts_NK);
   }
   const std::int64_t E = weights.input->info().shape.front();
@@ -413,7 +360,7 @@ at::Tensor apply_experts(const at::Tensor& h_BTC,
                                                adapter,
                                                std::shared_ptr<const Call>(std::move(call)));
   if (splits_experts) y_NC = one_d::leave(y_NC, context);
-  if (shares_tokens) y_NC = detail::apply<GatherSharesNode>(y_NC, share, &context);
+  if (shares_tokens) y_NC = gather_shares(y_NC, share, context);
   return y_NC.view(h_BTC.sizes());
 }
 

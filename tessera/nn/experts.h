@@ -43,8 +43,9 @@ struct Routed {
   at::Tensor scores_NE;      ///< choices.scores_NE with its gradient
   at::Tensor logits_NE;      ///< fp32, with its gradient
 };
-/// Computes the logits of h [B, T, C] in fp32 and chooses experts. In training `capacity` drops
-/// choices. A recomputed forward makes the same choices, because it has the same logits.
+/// Computes the logits of h [B, T, C] in fp32 and chooses experts. `capacity` drops choices in the
+/// passes that it names. A recomputed forward makes the same choices, because it has the same
+/// logits.
 Routed route(const at::Tensor& h_BTC,
              const ExpertWeights& weights,
              const ops::RouterSpec& spec,
@@ -88,16 +89,20 @@ void add_balance_terms(const Routed& routed,
                        StepContext& context,
                        std::vector<Term>& terms);
 
-/// The sums of a balance term over the tokens of several layers. They pass from layer to layer.
+/// The sums of a balance term over the tokens of several layers, for G groups of tokens: the
+/// micro-batch, or its samples. They pass from layer to layer.
 struct PooledBalance {
-  at::Tensor scores_E;  ///< fp32, differentiable
-  at::Tensor counts_E;  ///< fp64: choices of each expert, and the number of tokens: [E + 1]
+  at::Tensor scores_GE;  ///< fp32, differentiable: [G, E]
+  at::Tensor counts_GE;  ///< fp64: choices of each expert, and the number of tokens: [G, E + 1]
 };
 /// The sums before the first layer.
-PooledBalance no_balance(std::int64_t num_experts, at::Device device);
+PooledBalance no_balance(std::int64_t groups, std::int64_t num_experts, at::Device device);
 /// Adds the sums of one layer.
-PooledBalance add_to_pool(const PooledBalance& sums, const Routed& routed, StepContext& context);
-/// Appends the term "balance" of all layers.
+PooledBalance add_to_pool(const PooledBalance& sums,
+                          const Routed& routed,
+                          const BalanceSpec& spec,
+                          StepContext& context);
+/// Appends the term of all layers, "balance" or "sequence_balance".
 void add_pooled_term(const PooledBalance& sums,
                      const BalanceSpec& spec,
                      std::int64_t top_k,

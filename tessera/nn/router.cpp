@@ -91,6 +91,12 @@ struct ChooseNode : torch::autograd::Function<ChooseNode> {
   }
 };
 
+/// True if experts have their capacity in passes of this mode.
+bool is_used(ops::CapacityUse use, const StepContext& context) {
+  if (context.training() || use == ops::CapacityUse::Always) return true;
+  return use == ops::CapacityUse::Evaluation && context.mode() == Mode::Eval;
+}
+
 }  // namespace
 
 Routed route(const at::Tensor& h_BTC,
@@ -113,7 +119,7 @@ Routed route(const at::Tensor& h_BTC,
   const at::Tensor correction =
       weights.correction ? weights.correction->tensor().detach() : at::Tensor();
   out.choices = ops::choose_experts(out.logits_NE.detach(), correction, spec);
-  const ops::CapacitySpec limit = context.training() ? capacity : ops::CapacitySpec();
+  const ops::CapacitySpec limit = is_used(capacity.use, context) ? capacity : ops::CapacitySpec();
   out.dropped = ops::drop_choices(out.choices, spec, limit, E, samples);
   const variable_list made = detail::apply<ChooseNode>(
       out.logits_NE,

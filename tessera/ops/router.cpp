@@ -361,6 +361,7 @@ std::int64_t expert_capacity(std::int64_t tokens,
                              std::int64_t num_experts,
                              std::int64_t top_k,
                              const CapacitySpec& spec) {
+  if (spec.tokens > 0) return spec.tokens;
   const auto share =
       static_cast<float>(static_cast<double>(tokens) / static_cast<double>(num_experts));
   const auto factor = static_cast<float>(spec.factor * static_cast<double>(top_k));
@@ -397,7 +398,7 @@ std::int64_t drop_choices(Choices& choices,
                           const CapacitySpec& capacity,
                           std::int64_t num_experts,
                           std::int64_t samples) {
-  if (capacity.factor == 0.0 || choices.chosen_NK.is_meta()) return 0;
+  if (!capacity.limits() || choices.chosen_NK.is_meta()) return 0;
   const std::int64_t N = choices.chosen_NK.size(0), groups = capacity.per_sample ? samples : 1;
   if (N == 0) return 0;
   const std::int64_t tokens = N / groups;

@@ -51,17 +51,27 @@ enum class DropRule : std::uint8_t {
   Probability  ///< those with the largest weights; of equal ones the first tokens
 };
 
+/// The passes in which experts have a capacity.
+enum class CapacityUse : std::uint8_t {
+  Training,
+  Evaluation,  ///< and training
+  Always       ///< and generation
+};
+
 /// The largest number of tokens of a micro-batch that an expert accepts in training. It adds
 /// nothing to the other tokens.
 struct CapacitySpec {
   /// The capacity is ceil(N / E * factor * K), computed in fp32 as DeepSpeed does; 0: no limit.
   double factor = 0.0;
+  std::int64_t tokens = 0;  ///< if not 0, this is the capacity instead (Switch)
   std::int64_t minimum = 0;
   DropRule drop = DropRule::Position;
   bool per_sample = false;  ///< the tokens of each sample have a capacity of their own (Switch)
   /// With RouterSpec::normalize, weights are divided by the sum over the choices that stay
   /// (DeepSpeed); else over all choices (Megatron-LM).
   bool normalize_after = false;
+  CapacityUse use = CapacityUse::Training;
+  [[nodiscard]] bool limits() const { return factor > 0.0 || tokens > 0; }
 };
 
 /// The result of a router for N tokens, on the CPU.

@@ -88,17 +88,6 @@ bool adapts_experts(const nn::Model& model) {
   return false;
 }
 
-/// True if the model has experts that are not whole MLPs (nn::project_by_expert()).
-bool projects_by_expert(const nn::Model& model) {
-  for (const auto& info : nn::parameters_of(model)) {
-    const std::vector<LogicalAxis>& axes = info->axes;
-    if (info->stacked() && axes.size() > 2 && !nn::is_low_rank(*info) &&
-        std::find(axes.begin(), axes.end(), LogicalAxis::Ffn) == axes.end())
-      return true;
-  }
-  return false;
-}
-
 /// True if experts of some layer drop tokens beyond a capacity.
 bool drops(const nn::Model& model) {
   return std::any_of(model.blocks.begin(), model.blocks.end(), [](const nn::BlockSpec& spec) {
@@ -260,11 +249,6 @@ void divide_experts(const ExpertChoice& choice,
       layout.experts_over_tensor = spread->tensor;
     }
   }
-  if (layout.experts_over_tensor && projects_by_expert(model)) {
-    check.add(kExpertKey,
-              "ranks of parallel.tensor cannot divide experts in attention",
-              "set it to a number that divides the data-parallel ranks");
-  }
   split_experts(options, model, experts, layout, check);
   if (options.expert > 1 && !problems.concern("optimizer"))
     check_divided(choice, experts, layout, check);
@@ -276,10 +260,13 @@ void divide_experts(const ExpertChoice& choice,
   }
   check_capacity(choice, check);
   if (options.context.size > 1 && drops(model)) {
+    const json::Value* const moe = choice.description.find("moe");
+    const bool by_sample = moe != nullptr && moe->find("expert_capacity") != nullptr;
     check.add(
-        "model.moe.capacity",
-        "the capacity of an expert counts whole micro-batches, and ranks share the tokens of a "
-        "sample (parallel.context)",
+        by_sample ? "model.moe.expert_capacity" : "model.moe.capacity",
+        fmt::format("the capacity of an expert counts whole {}, and ranks share the tokens of a "
+                    "sample (parallel.context)",
+                    by_sample ? "samples" : "micro-batches"),
         "set it to 0, or parallel.context.size to 1");
   }
 }

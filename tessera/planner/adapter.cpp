@@ -166,7 +166,8 @@ void plan_adapter(models::AdapterOptions& options,
     problems.add(origins.place("adapter.dropout"),
                  "adapter.dropout",
                  fmt::format("adapters of experts ({}) have no dropout", module.part.module),
-                 "set it to 0, or leave experts out with adapter.exclude");
+                 module.parameter.empty() ? "set it to 0, or leave experts out with adapter.exclude"
+                                          : "set it to 0, or remove adapter.target_parameters");
     return;
   }
   model.base = model.resolved;

@@ -72,7 +72,7 @@ bool gathers(const parallel::Layout& layout) {
   return layout.zero_stage == 3 && (layout.shard_ranks > 1 || layout.weight_offload);
 }
 
-std::vector<BlockElements> elements_of(const planner::Plan& plan) {
+std::vector<BlockParts> elements_of(const planner::Plan& plan) {
   const parallel::Layout& layout = plan.layout();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   std::unique_ptr<comm::World> world;
@@ -93,23 +93,23 @@ std::vector<BlockElements> elements_of(const planner::Plan& plan) {
   }
   const parallel::ParameterRules& rules = plan.model().rules;
   const bool shards = gathers(layout);
-  std::vector<BlockElements> out;
+  std::vector<BlockParts> out;
   for (const nn::BlockSpec& spec : plan.model().resolved.model.blocks) {
-    BlockElements& block = out.emplace_back();
+    BlockParts& block = out.emplace_back();
     for (const auto& declared : nn::declared_by(spec)) {
       Param param(declared);
       nn::place(param, splits_layers ? &tensor : nullptr, world ? &experts : nullptr);
       const std::vector<std::int64_t> shape = param.info().local_shape();
       const std::int64_t numel =
           std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-      block.all += numel;
       const bool frozen = !declared->trainable || (rules.frozen && rules.frozen(declared->name));
-      if (!frozen) block.trained += numel;
       const bool sharded = shards && numel >= layout.persistence_threshold;
-      if (sharded) block.sharded += numel;
-      if (!declared->stacked()) continue;
-      if (!frozen) block.expert_trained += numel;
-      if (sharded) block.expert_sharded += numel;
+      for (BlockElements* const sum : {static_cast<BlockElements*>(&block), &block.experts}) {
+        if (sum == &block.experts && !declared->stacked()) continue;
+        sum->all += numel;
+        if (!frozen) sum->trained += numel;
+        if (sharded) sum->sharded += numel;
+      }
     }
   }
   return out;
@@ -147,11 +147,12 @@ class Prediction {
         model_ranks_(static_cast<int>(layout_.grid.size()) * layout_.context) {
     data_ = place_of(layout_.data_ranks, model_ranks_, machine.rates.host_ranks);
     shards_ = place_of(layout_.shard_ranks, model_ranks_, machine.rates.host_ranks);
-    // Ranks with the same experts are as far apart as there are ranks that share a layer's.
-    const int apart = model_ranks_ * layout_.expert_ranks, same = layout_.expert_ranks;
-    expert_data_ = place_of(layout_.data_ranks / same, apart, machine.rates.host_ranks);
+    // The data-parallel ranks that have the same experts: neighbours divide them.
+    const int experts = std::max(1, layout_.expert_ranks), stride = model_ranks_ * experts;
+    expert_data_ =
+        place_of(std::max(1, layout_.data_ranks / experts), stride, machine.rates.host_ranks);
     expert_shards_ =
-        place_of(std::max(1, layout_.shard_ranks / same), apart, machine.rates.host_ranks);
+        place_of(std::max(1, layout_.shard_ranks / experts), stride, machine.rates.host_ranks);
   }
 
   StepTime run(bool tells_messages) {
@@ -231,30 +232,22 @@ class Prediction {
 
   // The transfers of a block's weights and gradients.
   void add_transfers(std::size_t b, BlockTimes& block) {
-    const BlockElements& numel = (*elements_)[b];
-    add_transfers(b,
-                  numel.trained - numel.expert_trained,
-                  numel.sharded - numel.expert_sharded,
-                  data_,
-                  shards_,
-                  block);
-    if (numel.expert_trained + numel.expert_sharded > 0)
-      add_transfers(
-          b, numel.expert_trained, numel.expert_sharded, expert_data_, expert_shards_, block);
+    const BlockParts& numel = (*elements_)[b];
+    add_transfers(b, numel.others(), data_, shards_, block);
+    if (numel.experts.all > 0) add_transfers(b, numel.experts, expert_data_, expert_shards_, block);
     if (on_disk(b, numel.sharded) > 0)
       block.gather += disk().first.seconds(on_disk(b, numel.sharded));
   }
 
-  // Those of `trained` elements that the ranks at `data` reduce, and of `sharded` ones.
+  // Those of the parameters that the ranks of `data` have in common.
   void add_transfers(std::size_t b,
-                     std::int64_t trained,
-                     std::int64_t sharded,
+                     const BlockElements& numel,
                      const comm::GroupPlace& data,
                      const comm::GroupPlace& shards,
                      BlockTimes& block) {
     const parallel::ReductionOptions reduction = layout_.reduction_options();
     const DType sent = reduction.narrow() ? reduction.comm_dtype : reduction.accumulate;
-    const double gradients = bytes_of(reduction.sent(trained), sent);
+    const double gradients = bytes_of(reduction.sent(numel.trained), sent);
     // Own transports exchange rounded values, which the receiver adds; rings add on the way.
     const bool exchange = machine_.collectives == Collectives::Own && reduction.narrow();
     const Transfer reduce =
@@ -267,17 +260,17 @@ class Prediction {
                                                                 : comm::Write::Accumulate);
     block.reduce += reduce.seconds;
     gradients_ += reduce * (reduction.locally() ? 1.0 : micros_);
-    const std::int64_t whole = trained - std::min(trained, sharded);
+    const std::int64_t whole = numel.trained - std::min(numel.trained, numel.sharded);
     const double width = layout_.trained_gather == parallel::GatherForm::Int8
                              ? 1.0
                              : static_cast<double>(size_of(layout_.working));
     const Transfer gather = transfer(comm::Kind::AllGather,
-                                     width * static_cast<double>(sharded),
+                                     width * static_cast<double>(numel.sharded),
                                      layout_.working,
                                      shards,
                                      machine_);
     block.gather += gather.seconds;
-    if (sharded > 0)
+    if (numel.sharded > 0)
       weights_ += gather * parallel::gathers_of(/*sharded=*/true,
                                                 static_cast<int>(b),
                                                 static_cast<int>(work_->size()),
@@ -314,19 +307,20 @@ class Prediction {
   }
 
   double update_of(int stage) {
-    double numel = 0, experts = 0, weights = 0;  // weights: bytes that rest on a disk
+    const double ranks = layout_.zero_stage > 0 ? layout_.data_ranks : 1,
+                 of_experts = std::max(1.0, ranks / std::max(1, layout_.expert_ranks));
+    double others = 0, experts = 0, weights = 0;  // weights: bytes that rest on a disk
     for (int chunk = 0; chunk < layout_.stages.chunks; ++chunk) {
       const auto [first, last] =
           layout_.stages.blocks(stage, chunk, static_cast<int>(elements_->size()));
       for (int b = first; b < last; ++b) {
-        const BlockElements& block = (*elements_)[static_cast<std::size_t>(b)];
-        numel += static_cast<double>(block.trained);
-        experts += static_cast<double>(block.expert_trained);
+        const BlockParts& block = (*elements_)[static_cast<std::size_t>(b)];
+        others += static_cast<double>(block.others().trained);
+        experts += static_cast<double>(block.experts.trained);
         weights += on_disk(static_cast<std::size_t>(b), std::min(block.sharded, block.trained));
       }
     }
-    if (layout_.zero_stage > 0)
-      numel = (numel - experts + experts * layout_.expert_ranks) / layout_.data_ranks;
+    const double numel = others / ranks + experts / of_experts;
     Machine memory = machine_.rates;
     memory.memory.bytes_per_s *= machine_.memory_efficiency.at(4 * numel);
     const double computed = parallel::update_seconds(
@@ -498,7 +492,7 @@ WorkCache::Elements WorkCache::elements(const planner::Plan& plan) {
                                       layout.expert_fold().etp.bits());
   const std::scoped_lock lock(mutex_);
   Elements& known = elements_[key];
-  if (!known) known = std::make_shared<const std::vector<BlockElements>>(elements_of(plan));
+  if (!known) known = std::make_shared<const std::vector<BlockParts>>(elements_of(plan));
   return known;
 }
 

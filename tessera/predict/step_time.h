@@ -59,8 +59,13 @@ struct StepTime {
 struct BlockElements {
   std::int64_t sharded = 0;  ///< gathered before each use in ZeRO stage 3
   std::int64_t trained = 0, all = 0;
-  /// Those of experts among them, which the ranks with the same experts reduce, shard and update.
-  std::int64_t expert_sharded = 0, expert_trained = 0;
+};
+/// The elements of a block, and those of them that are experts: fewer ranks have the same experts.
+struct BlockParts : BlockElements {
+  BlockElements experts;
+  [[nodiscard]] BlockElements others() const {
+    return {sharded - experts.sharded, trained - experts.trained, all - experts.all};
+  }
 };
 
 /// The work and the parameters of blocks for the layouts of one model that were asked so far, so
@@ -68,7 +73,7 @@ struct BlockElements {
 class WorkCache {
  public:
   using Work = std::shared_ptr<const std::vector<parallel::BlockWork>>;
-  using Elements = std::shared_ptr<const std::vector<BlockElements>>;
+  using Elements = std::shared_ptr<const std::vector<BlockParts>>;
   Work work(const planner::Plan& plan);
   Elements elements(const planner::Plan& plan);
   /// The fp32 numbers that the optimizer keeps for an element of most parameters.

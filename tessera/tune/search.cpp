@@ -141,16 +141,18 @@ class Searcher {
     return all > 1 ? std::vector<int>{all, all / 2} : std::vector<int>{all};
   }
 
-  /// Ranks that share the experts of a layer.
-  [[nodiscard]] std::vector<int> experts_of(int data) const {
+  /// Ranks that share the experts of a layer: data-parallel ones, and those of the configuration.
+  [[nodiscard]] std::vector<int> experts_of(Choice choice) const {
     const Choice& own = space_.own();
     if (space_.experts() == 0) return {0};
-    if (options_.fixed.expert)
-      return data % own.expert == 0 ? std::vector<int>{own.expert} : std::vector<int>();
+    choice.expert = own.expert;
+    const bool own_fits = choice.data_experts() > 0;
+    if (options_.fixed.expert) return own_fits ? std::vector<int>{own.expert} : std::vector<int>();
     std::vector<int> out;
-    for (const std::int64_t size : divisors(data)) {
+    for (const std::int64_t size : divisors(choice.data())) {
       if (size <= space_.experts()) out.push_back(static_cast<int>(size));
     }
+    if (own_fits && std::ranges::find(out, own.expert) == out.end()) out.push_back(own.expert);
     return out;
   }
 
@@ -177,7 +179,8 @@ class Searcher {
     std::vector<std::tuple<std::string, int, bool>> out = {{"1d", 1, false}};
     for (int size = 2; size <= most; ++size) {
       if (n % size != 0 || (heads_ > 0 && heads_ % size != 0)) continue;
-      out.emplace_back("1d", size, length_ % size == 0);
+      // Experts need whole tokens of a sample.
+      out.emplace_back("1d", size, length_ % size == 0 && space_.experts() == 0);
       const auto side = static_cast<int>(std::lround(std::sqrt(size)));
       const auto edge = static_cast<int>(std::lround(std::cbrt(size)));
       if (side * side == size && side > 1) out.emplace_back("2d", size, false);
@@ -254,7 +257,7 @@ class Searcher {
           choice.recompute = kind;
           for (const Offload offload : offloads(stage, data)) {
             choice.offload = offload;
-            for (const int expert : experts_of(data)) {
+            for (const int expert : experts_of(choice)) {
               choice.expert = expert;
               add(choice, bubble);
             }
@@ -282,7 +285,8 @@ class Searcher {
                                 choice.context,
                                 choice.ulysses,
                                 choice.threads,
-                                choice.expert);
+                                choice.expert,
+                                choice.data_experts());
     const auto [at, is_new] = shapes_.try_emplace(key);
     if (!is_new) return at->second;
     ShapeWork& out = at->second;
@@ -293,7 +297,8 @@ class Searcher {
     one.recompute = Recompute::None;
     one.offload = Offload::None;
     if (choice.offload == Offload::AsGiven) one.offload = Offload::AsGiven;
-    one.ranks = choice.tensor * choice.context * std::max(1, choice.expert);
+    one.ranks =
+        choice.tensor * choice.context * std::max(1, choice.expert > 0 ? choice.data_experts() : 1);
     one.accumulation = 1;
     // Grids share the samples too.
     out.unit = one.micro = choice.mode == "1d" ? 1 : choice.tensor;
@@ -457,6 +462,7 @@ class Searcher {
                                 choice.recompute,
                                 choice.accumulation > 1,
                                 choice.expert,
+                                choice.data_experts(),
                                 choice.offload);
     const auto [at, is_new] = rules_.try_emplace(key);
     if (is_new) {
@@ -497,11 +503,10 @@ class Searcher {
   std::int64_t batch_ = 0, length_ = 0, heads_ = 0;
   int blocks_ = 0, states_ = 0;
   double working_bytes_ = 4, sum_bytes_ = 4;
-  std::map<std::tuple<int, std::string, bool, int, bool, int, int>, ShapeWork> shapes_;
-  std::map<
-      std::tuple<int, std::string, int, bool, std::string, int, int, Recompute, bool, int, Offload>,
-      std::string>
-      rules_;
+  std::map<std::tuple<int, std::string, bool, int, bool, int, int, int>, ShapeWork> shapes_;
+  using Rule = std::
+      tuple<int, std::string, int, bool, std::string, int, int, Recompute, bool, int, int, Offload>;
+  std::map<Rule, std::string> rules_;
   std::map<std::string, std::pair<std::size_t, std::string>> skipped_;
   std::vector<Bounded> all_;
   std::optional<Candidate> nearest_;

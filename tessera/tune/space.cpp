@@ -28,6 +28,7 @@ constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
 constexpr const char* kBucket = "zero_optimization.reduce_bucket_size";
 constexpr const char* kExpert = "parallel.expert";
+constexpr const char* kSplitExperts = "parallel.expert_tensor";
 constexpr const char* kStateDevice = "zero_optimization.offload_optimizer.device";
 constexpr const char* kWeightDevice = "zero_optimization.offload_param.device";
 
@@ -55,6 +56,16 @@ void remove_key(json::Value& source, std::string_view key) {
 
 }  // namespace
 
+int Choice::data_experts() const {
+  const bool over_tensor = mode == "1d" && !splits_experts;
+  // In the order in which the plan tries them (planner/validate_experts.cpp).
+  for (const int over :
+       {1, context, over_tensor ? tensor : 1, over_tensor ? context * tensor : 1}) {
+    if (expert % over == 0 && data() % (expert / over) == 0) return expert / over;
+  }
+  return 0;
+}
+
 Choice choice_of(const planner::Plan& plan) {
   const parallel::Layout& layout = plan.layout();
   Choice out;
@@ -77,7 +88,11 @@ Choice choice_of(const planner::Plan& plan) {
                                              : Recompute::None;
   out.threads = layout.threads;
   if (layout.bucket != std::numeric_limits<std::int64_t>::max()) out.bucket = layout.bucket;
-  if (experts_of(plan) > 0) out.expert = layout.expert_ranks;
+  if (experts_of(plan) > 0) {
+    out.expert = layout.expert_ranks * (layout.experts_over_context ? out.context : 1) *
+                 (layout.experts_over_tensor ? out.tensor : 1);
+    out.splits_experts = layout.splits_experts;
+  }
   if (layout.weight_offload)
     out.offload = Offload::Weights;
   else if (layout.offload)
@@ -104,6 +119,8 @@ std::vector<std::pair<std::string, json::Value>> keys_of(const Choice& choice) {
   if (choice.threads > 0) out.emplace_back("run.threads_per_rank", integer(choice.threads));
   if (choice.bucket > 0) out.emplace_back(kBucket, integer(choice.bucket));
   if (choice.expert > 0) out.emplace_back(kExpert, integer(choice.expert));
+  if (choice.splits_experts)
+    out.emplace_back(kSplitExperts, integer(choice.mode == "1d" ? choice.tensor : 1));
   if (choice.offload != Offload::AsGiven) {
     out.emplace_back(kStateDevice, word(device(choice.offload != Offload::None)));
     out.emplace_back(kWeightDevice, word(device(choice.offload == Offload::Weights)));
@@ -210,6 +227,7 @@ Choice choice_from_json(const json::Value& value) {
   if (value.find("run.threads_per_rank") != nullptr) out.threads = small("run.threads_per_rank");
   if (value.find(kBucket) != nullptr) out.bucket = number(kBucket);
   if (value.find(kExpert) != nullptr) out.expert = small(kExpert);
+  out.splits_experts = value.find(kSplitExperts) != nullptr;
   if (value.find(kStateDevice) != nullptr) {
     const bool states = need(kStateDevice).as_string() == device(true);
     const bool weights = need(kWeightDevice).as_string() == device(true);
@@ -340,9 +358,14 @@ double Space::offloaded_share() const {
 }
 
 planner::Plan Space::plan(const Choice& choice) {
-  const int expert = std::max(1, choice.expert);
-  const Shape shape{
-      choice.tensor, choice.mode, choice.sequence, choice.context, choice.ulysses, expert};
+  const int expert = std::max(1, choice.expert > 0 ? choice.data_experts() : 1);
+  const Shape shape{choice.tensor,
+                    choice.mode,
+                    choice.sequence,
+                    choice.context,
+                    choice.ulysses,
+                    std::max(1, choice.expert),
+                    expert};
   auto [at, is_new] = shapes_.try_emplace(shape);
   if (is_new) {
     // One copy of the model, with the smallest batch of these ranks: the rest is set below.
@@ -353,6 +376,7 @@ planner::Plan Space::plan(const Choice& choice) {
     one.context = choice.context;
     one.ulysses = choice.ulysses;
     one.expert = choice.expert;
+    one.splits_experts = choice.splits_experts;
     // What rests on a disk needs a stage; both are set below.
     if (own_.offload != Offload::AsGiven) one.offload = Offload::None;
     if (one.offload == Offload::AsGiven && base_.layout().weight_offload) one.zero = own_.zero;

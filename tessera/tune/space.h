@@ -41,9 +41,14 @@ struct Choice {
   Recompute recompute = Recompute::None;
   int threads = 0;          ///< of a rank; 0: as the configuration says
   std::int64_t bucket = 0;  ///< reduce_bucket_size; 0: as the configuration says
-  int expert = 0;           ///< ranks that share the experts of a layer; 0: there are none
+  /// Ranks that divide the experts of a layer (parallel.expert), data-parallel ones or also those
+  /// of context and tensor; 0: there are none.
+  int expert = 0;
+  bool splits_experts = false;  ///< parallel.expert_tensor is the number of tensor-parallel ranks
   Offload offload = Offload::AsGiven;  ///< Weights: and the optimizer's states
   [[nodiscard]] int data() const { return ranks / (tensor * context * pipeline); }
+  /// Of `expert`, the data-parallel ranks, as the plan spreads them; 0: they cannot be spread so.
+  [[nodiscard]] int data_experts() const;
   auto operator<=>(const Choice&) const = default;
 };
 
@@ -104,7 +109,7 @@ class Space {
   [[nodiscard]] planner::Plan checked_plan(const Choice& choice) const;
 
  private:
-  using Shape = std::tuple<int, std::string, bool, int, bool, int>;
+  using Shape = std::tuple<int, std::string, bool, int, bool, int, int>;
   void find_offload(int ranks);
   json::Value source_;
   std::string name_;

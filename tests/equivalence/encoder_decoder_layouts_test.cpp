@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "equivalence/within_rounding.h"
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "tessera/base/files.h"
 
 namespace tessera::test {
@@ -42,6 +44,14 @@ TinyRun run_of(const std::string& family) {
       .set("data.train", "\"" + path.string() + "\"");
 }
 
+/// With five experts in one layer of each stack, whose capacity drops tokens, and noise of routers.
+TinyRun switch_run() {
+  return run_of("switch_transformers")
+      .set("model.moe",
+           R"({"num_experts": 5, "expert_capacity": 3, "router": {"jitter": 0.1},
+               "losses": {"sequence_balance": 0.02, "z": 0.01}})");
+}
+
 class EncoderDecoderLayouts : public testing::TestWithParam<const char*> {};
 
 // The table of distances is used by every layer, token and head, and the terms of its gradient
@@ -70,6 +80,52 @@ TEST_P(EncoderDecoderLayouts, TrainThroughTheSchedulesOfPipelinesToTheBit) {
   }
 }
 
+TEST(EncoderDecoderLayout, OfSwitchTransformersGivesTheSameBitsHoweverExpertsAreDivided) {
+  const TinyRun run = switch_run();
+  const auto divided = [&](int experts) {
+    return switch_run().set("parallel.expert", std::to_string(experts));
+  };
+  const Trace one = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 4);
+  for (const auto& [experts, layout] :
+       std::vector<std::pair<int, Layout>>{{1, {.ranks = 2, .accumulation = 2, .stage = 1}},
+                                           {2, {.ranks = 2, .accumulation = 2, .stage = 0}},
+                                           {2, {.ranks = 4, .stage = 2}},
+                                           {4, {.ranks = 4, .stage = 3}}}) {
+    SCOPED_TRACE(text_of(layout) + ", experts on " + std::to_string(experts));
+    expect_same_bits(one, divided(experts).train(layout, 4));
+  }
+  TinyRun again = divided(4);
+  again.set("activation_checkpointing.granularity", "\"full\"");
+  expect_same_bits(one, again.train({.ranks = 4}, 4));
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    SCOPED_TRACE(schedule);
+    const std::string pipeline = R"({"size": 2, "schedule": ")" + std::string(schedule) + "\"}";
+    const Trace two = divided(2).train({.ranks = 4, .accumulation = 2, .pipeline = pipeline}, 4);
+    EXPECT_EQ(two.losses, one.losses);
+    EXPECT_EQ(two.grad_norms, one.grad_norms);
+    EXPECT_EQ(two.metrics, one.metrics);
+  }
+}
+
+// Every key has an effect.
+TEST(EncoderDecoderLayout, OfSwitchTransformersDependsOnItsKeys) {
+  const Layout layout = {.ranks = 1, .accumulation = 2};
+  const Trace one = switch_run().train(layout, 2);
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, const char*>>{{"model.moe.expert_capacity", "0"},
+                                                        {"model.moe.router.jitter", "0"},
+                                                        {"model.moe.losses.sequence_balance", "0"},
+                                                        {"model.moe.losses.z", "0"}}) {
+    SCOPED_TRACE(key);
+    const Trace other = switch_run().set(key, value).train(layout, 2);
+    EXPECT_NE(other.losses, one.losses);
+  }
+}
+
+TEST(EncoderDecoderLayout, OfSwitchTransformersIsRefusedWhereRanksShareTokens) {
+  EXPECT_THROW((void)switch_run().plan({.ranks = 2, .context = 2}), Error);
+}
+
 // The spans that are left out are a function of a sample's number in the run.
 TEST(EncoderDecoderLayout, NeverChangesWhichSpansAreLeftOut) {
   TinyRun run = run_of("t5");
@@ -96,7 +152,7 @@ TEST(EncoderDecoderLayout, NeverChangesWhichSpansAreLeftOut) {
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          EncoderDecoderLayouts,
-                         testing::Values("t5", "mt5"),
+                         testing::Values("t5", "mt5", "switch_transformers"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

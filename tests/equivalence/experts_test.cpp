@@ -2,6 +2,7 @@
 // labels: slow
 // timeout: 600
 // A decoder with experts: the same bits however its experts are divided among ranks.
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/parallel/layout.h"
 
 namespace tessera::test {
 namespace {
@@ -106,6 +108,15 @@ TEST(Experts, HaveTheGradientOfOneRankAndCheckpointsThatEveryDivisionReads) {
                                            {2, {.ranks = 4, .stage = 3}},
                                            {4, {.ranks = 4, .stage = 2}}};
   const auto gradient = run.first_gradient({.ranks = 1, .accumulation = 4});
+  // The norm counts an expert once: the first moments are 0.1 of the gradient.
+  TinyRun unclipped = sparse_run();
+  unclipped.set("gradient_clipping", "0");
+  double squares = 0;
+  for (const auto& [name, values] : unclipped.first_gradient({.ranks = 1, .accumulation = 4})) {
+    for (const float value : values)
+      squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  EXPECT_NEAR(0.1 * whole.grad_norms.front() / std::sqrt(squares), 1.0, 1e-5);
   for (const auto& [experts, layout] : divisions) {
     SCOPED_TRACE(std::to_string(layout.ranks) + " ranks, experts on " + std::to_string(experts));
     EXPECT_EQ(divided(run, experts).first_gradient(layout), gradient)
@@ -131,15 +142,53 @@ TEST(Experts, GiveTheSameBitsWhereRanksHaveNoSamplesOrBlocksRunAgain) {
   expect_bits_of_one_rank(again, {{4, {.ranks = 4, .stage = 3}}});
 }
 
-TEST(Experts, InAttentionGiveTheSameBitsToo) {
+/// Experts in attention too.
+TinyRun jetmoe_run() {
   TinyRun run;
   run.set("model",
           R"({"family": "jetmoe", "num_layers": 2, "hidden_size": 32, "num_heads": 4,
               "num_kv_heads": 2, "ffn_hidden_size": 24, "max_positions": 16,
               "moe": {"num_experts": 5, "losses": {"balance": 0.02}}})");
+  return run;
+}
+
+TEST(Experts, InAttentionGiveTheSameBitsToo) {
+  TinyRun run = jetmoe_run();
   expect_bits_of_one_rank(run, kDivisions);
   run.use_padded_documents();
   expect_bits_of_one_rank(run, {{4, {.ranks = 4, .stage = 3}}}, 7);
+}
+
+// All tokens to the first two of five experts, in attention too: more than the rows of a round.
+TEST(Experts, InAttentionGiveTheSameBitsInSeveralRounds) {
+  TinyRun run = jetmoe_run();
+  run.set("optimizer.groups", R"([{"pattern": "gate.weight", "frozen": true}])")
+      .use_model(two_experts_of_jetmoe);
+  expect_bits_of_one_rank(
+      run, {{2, {.ranks = 2, .accumulation = 2, .stage = 2}}, {4, {.ranks = 4, .stage = 3}}}, 2);
+  const Trace one = run.train({.ranks = 1, .accumulation = 4}, 2);
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    SCOPED_TRACE(schedule);
+    const std::string pipeline = R"({"size": 2, "schedule": ")" + std::string(schedule) + "\"}";
+    const Trace two = divided(run, 4).train({.ranks = 8, .pipeline = pipeline}, 2);
+    EXPECT_EQ(two.losses, one.losses);
+    EXPECT_EQ(two.grad_norms, one.grad_norms);
+    EXPECT_EQ(two.metrics, one.metrics);
+  }
+}
+
+TEST(Experts, InAttentionAreDividedOverTensorParallelRanksWithinRounding) {
+  for (const auto& [experts, layout] :
+       std::vector<Division>{{2, {.ranks = 2, .tensor = 2}},
+                             {4, {.ranks = 4, .stage = 2, .tensor = 2}},
+                             {4, {.ranks = 4, .tensor = 2, .context = 2}}}) {
+    SCOPED_TRACE(text_of(layout));
+    const TinyRun run = divided(jetmoe_run(), experts);
+    EXPECT_TRUE(run.plan(layout).layout().experts_over_tensor);
+    expect_close(jetmoe_run().train(one_rank(layout), 5), run.train(layout, 5), kLoss);
+    expect_close(
+        jetmoe_run().first_gradient(one_rank(layout)), run.first_gradient(layout), kGradient);
+  }
 }
 
 TEST(Experts, GiveTheSameBitsInAPipeline) {

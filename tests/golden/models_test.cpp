@@ -85,7 +85,7 @@ fs::path answers_of(const fs::path& folder) {
 
 /// Model types and variants that are not built, and why.
 const std::map<std::string, std::string>& left_out() {
-  static const std::map<std::string, std::string> all = {{"switch_transformers", "is not built"}};
+  static const std::map<std::string, std::string> all;
   return all;
 }
 
@@ -333,7 +333,7 @@ TEST(GoldenModels, GiveTheLossAsTheLikelihoodOfAnswers) {
       sum += std::accumulate(made.begin(), made.end(), 0.0);
       tokens += static_cast<double>(made.size());
     }
-    EXPECT_NEAR(-sum / tokens, one.expected["loss"].item<double>(), kLoss);
+    EXPECT_NEAR(-sum / tokens, cross_entropy_of(one), kLoss);
     ++compared;
   });
   EXPECT_GT(compared, 0);
@@ -463,6 +463,9 @@ void expect_continuations(Case& one) {
                      vocab = one.resolved.vocab_size;
 
   const auto& target = one.resolved.trunk.output.target;
+  // Experts with a capacity drop tokens of a whole text, and none where it grows by one token.
+  const bool whole = one.resolved.description.find("moe") == nullptr ||
+                     one.resolved.description.find("moe")->find("expert_capacity") == nullptr;
   const auto made = [&](const std::vector<std::int64_t>& prompt, bool cached, std::int64_t stop) {
     if (!target) return one.runner.greedy(prompt, count, cached, vocab, stop);
     return one.runner.greedy_answer(prompt, target->start_token, count, cached, vocab, stop);
@@ -470,7 +473,9 @@ void expect_continuations(Case& one) {
   for (const json::Value& text : record.find("cases")->items()) {
     const auto prompt = ids(*text.find("prompt")), expected = ids(*text.find("greedy"));
     EXPECT_EQ(made(prompt, /*cached=*/true, /*stop=*/-1), expected);
-    EXPECT_EQ(made(prompt, /*cached=*/false, /*stop=*/-1), expected);
+    if (whole) {
+      EXPECT_EQ(made(prompt, /*cached=*/false, /*stop=*/-1), expected);
+    }
   }
   if (const json::Value* stop = record.find("stop")) {
     const std::int64_t end = *stop->find("eos_token_id")->as_integer();

@@ -114,7 +114,8 @@ TEST(Dropout, OfModelsOfTransformersIsAtTheirPlaces) {
                                         "olmoe",
                                         "phimoe",
                                         "qwen2_moe",
-                                        "qwen3_moe"};
+                                        "qwen3_moe",
+                                        "switch_transformers"};
   for (const std::string& family : families().names())
     EXPECT_TRUE(families_seen.contains(family) || others.contains(family)) << family;
 }
@@ -152,6 +153,23 @@ TEST(Dropout, OfModelsOfModelCenterIsOnAttentionAndBranches) {
 
   EXPECT_EQ(places_of_small("cpm1", R"(, "attention_dropout": 0.1)"), decoder);
   EXPECT_EQ(places_of_small("cpm2"), both);
+}
+
+// transformers also drops between the projections of an expert.
+TEST(Dropout, OfSwitchTransformersIsThatOfT5ButForExperts) {
+  std::vector<std::string> t5 = places_of_small("t5");
+  const std::string inner = place("ffn", 0.1);
+  ASSERT_EQ(std::ranges::count(t5, inner), 4);
+  // Of two layers the second one has experts, in both stacks.
+  std::vector<std::string> expected;
+  int seen = 0;
+  for (const std::string& one : t5) {
+    if (one == inner && ++seen % 2 == 0) continue;
+    expected.push_back(one);
+  }
+
+  EXPECT_EQ(places_of_small("switch_transformers", R"(, "moe": {"router": {"jitter": 0}})"),
+            expected);
 }
 
 TEST(Dropout, OfComposedModelsIsAtThePlacesOfTencentPretrain) {

@@ -50,6 +50,11 @@ const std::map<std::string, std::string>& configs() {
       {"llama4_text", sizes + R"("num_local_experts": 4, "head_dim": 8, "intermediate_size_mlp": 12,
                   "moe_layers": [1], "no_rope_layers": [0, 1], "attention_chunk_size": 4,
                   "attn_temperature_tuning": 4, "attn_scale": 0.25, "floor_scale": 4)"},
+      {"switch_transformers",
+       R"("num_layers": 4, "num_decoder_layers": 3, "d_model": 16, "num_heads": 2, "d_kv": 6,
+          "d_ff": 8, "vocab_size": 32, "num_experts": 4, "num_sparse_encoder_layers": 2,
+          "num_sparse_decoder_layers": 1, "expert_capacity": 5, "router_bias": true,
+          "router_jitter_noise": 0.25, "router_z_loss_coef": 0.5, "dense_act_fn": "gelu_new")"},
       {"dbrx",
        R"("n_layers": 2, "d_model": 16, "n_heads": 2, "vocab_size": 32, "max_seq_len": 32,
           "attn_config": {"kv_n_heads": 1, "clip_qkv": 2.5, "rope_theta": 20000.0},
@@ -143,6 +148,13 @@ TEST(ExpertFamilies, HaveThePublishedNamesOfTensors) {
   EXPECT_THAT(tensors_of("llama4_text"), Contains("model.layers.0.feed_forward.up_proj.weight"));
   EXPECT_THAT(tensors_of("llama4_text"),
               Contains("model.layers.1.feed_forward.shared_expert.gate_proj.weight"));
+  for (const char* const name : {"encoder.block.0.layer.1.mlp.wi.weight",
+                                 "encoder.block.1.layer.1.mlp.router.classifier.weight",
+                                 "encoder.block.1.layer.1.mlp.router.classifier.bias",
+                                 "encoder.block.3.layer.1.mlp.experts.expert_3.wi.weight",
+                                 "decoder.block.1.layer.2.mlp.experts.expert_0.wo.weight",
+                                 "decoder.block.2.layer.2.mlp.wo.weight"})
+    EXPECT_THAT(tensors_of("switch_transformers"), Contains(name));
   EXPECT_THAT(tensors_of("dbrx"), Contains("transformer.blocks.1.ffn.experts.mlp.w2"));
   EXPECT_THAT(tensors_of("dbrx"), Contains("transformer.blocks.1.norm_attn_norm.attn.Wqkv.weight"));
 }
@@ -155,6 +167,41 @@ TEST(ExpertFamilies, CountTheBalanceLossOfAFolderOnlyIfItAsks) {
 
   EXPECT_EQ(balance(R"(, "router_aux_loss_coef": 0.25)"), 0.0);
   EXPECT_EQ(balance(R"(, "router_aux_loss_coef": 0.25, "output_router_logits": true)"), 0.25);
+}
+
+// transformers' model has no such key, and computes the losses where its caller asks for them.
+TEST(ExpertFamilies, CountTheLossesOfSwitchTransformersUnlessTheFolderSaysNo) {
+  const auto losses = [](const char* more) {
+    const Resolved model = resolved(options_from_hf(config_of("switch_transformers", more)));
+    return model.description.find("moe")->find("losses")->dump();
+  };
+
+  EXPECT_EQ(losses(R"(, "router_aux_loss_coef": 0.25)"), R"({"sequence_balance":0.25,"z":0.5})");
+  EXPECT_EQ(losses(R"(, "output_router_logits": false)"), R"({"sequence_balance":0,"z":0})");
+}
+
+// The layers that transformers 5.24 makes sparse, also where the number does not divide.
+TEST(ExpertFamilies, OfSwitchTransformersAreInTheLayersOfTransformers) {
+  const auto sparse = [](int layers, int number) {
+    json::Value config = config_of("switch_transformers");
+    config["num_layers"] = json::Value::integer(layers);
+    config["num_sparse_encoder_layers"] = json::Value::integer(number);
+    std::vector<int> out;
+    const Resolved model = resolved(options_from_hf(config));
+    for (const auto& info : nn::parameters_of(model.model)) {
+      if (info->name.starts_with("encoder.block.") && info->name.ends_with(".mlp.gate.weight"))
+        out.push_back(std::stoi(info->name.substr(14)));
+    }
+    return out;
+  };
+  using testing::ElementsAre;
+
+  EXPECT_THAT(sparse(4, 2), ElementsAre(1, 3));
+  EXPECT_THAT(sparse(5, 2), ElementsAre(1, 3));
+  EXPECT_THAT(sparse(3, 1), ElementsAre(1));
+  EXPECT_THAT(sparse(3, 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(sparse(3, 2), ElementsAre(0, 1, 2));
+  EXPECT_THAT(sparse(3, 0), ElementsAre(1));
 }
 
 std::string error_of(const std::string& family, const std::string& more) {
@@ -172,6 +219,10 @@ TEST(ExpertFamilies, RefuseWhatIsNotBuiltByName) {
   EXPECT_THAT(error_of("gpt_oss", R"(, "swiglu_alpha": 1.5)"), HasSubstr("swiglu_alpha"));
   EXPECT_THAT(error_of("deepseek_v3", R"(, "scoring_func": "softmax")"), HasSubstr("scoring_func"));
   EXPECT_THAT(error_of("qwen3_moe", R"(, "decoder_sparse_step": 3)"), HasSubstr("mlp_only_layers"));
+  EXPECT_THAT(error_of("switch_transformers", R"(, "router_dtype": "bfloat16")"),
+              HasSubstr("router_dtype"));
+  EXPECT_THAT(error_of("switch_transformers", R"(, "is_gated_act": true)"),
+              HasSubstr("is_gated_act"));
 }
 
 // transformers has no default for it.
@@ -205,7 +256,7 @@ Adapter adapter_for(const std::string& family, const std::string& targets) {
 TEST(ExpertFamilies, HaveAdaptersOfEverythingButRoutersAndExpertsByDefault) {
   for (const auto& [family, text] : configs()) {
     SCOPED_TRACE(family);
-    bool attention = family == "jetmoe";
+    bool attention = family == "jetmoe" || family == "switch_transformers";
     for (const AdapterModule& module : adapter_for(family, R"("all-linear")").modules) {
       EXPECT_FALSE(module.weight->stacked()) << module.part.module;
       EXPECT_THAT(module.part.module, Not(testing::EndsWith(".gate")));
@@ -246,7 +297,27 @@ TEST(ExpertFamilies, RefuseAdaptersThatExpertsCannotHave) {
               HasSubstr("another rank"));
   EXPECT_THAT(refusal_of_adapter("qwen3_moe", R"(["mlp.gate"])"), HasSubstr("router"));
   EXPECT_THAT(refusal_of_adapter("mixtral", R"(["w1"], "target_parameters": ["gate_up_proj"])"),
-              HasSubstr("target_parameters"));
+              HasSubstr("remove it from adapter.target_parameters"));
+}
+
+// As in PEFT, target_parameters alone adapt nothing else, and exclusion is about layers.
+TEST(ExpertFamilies, AdaptOnlyTargetParametersIfNoLayersAreNamed) {
+  const auto adapted = [](const std::string& targets) {
+    std::vector<std::string> out;
+    for (const AdapterModule& module : adapter_for("mixtral", targets).modules)
+      out.push_back(module.parameter.empty() ? "layer" : module.parameter);
+    std::sort(out.begin(), out.end());
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    return out;
+  };
+  const std::string stacked = R"(, "target_parameters": ["experts.down_proj"])";
+  const std::string first = "model.layers.0.mlp.experts.down_proj",
+                    second = "model.layers.1.mlp.experts.down_proj";
+
+  EXPECT_THAT(adapted("null" + stacked), testing::ElementsAre(first, second));
+  EXPECT_THAT(adapted(R"("all-linear")" + stacked), testing::ElementsAre("layer", first, second));
+  EXPECT_THAT(adapted("null" + stacked + R"(, "exclude": ["down_proj"])"),
+              testing::ElementsAre(first, second));
 }
 
 }  // namespace

@@ -94,7 +94,11 @@ Deviations of_modernbert(const std::string& name, const Facts& facts) {
 
 Deviations expected(const std::string& family, const ParamInfo& info, const Facts& facts) {
   const std::string& name = info.name;
-  if (family == "t5" || family == "mt5" || family == "cpm2") return of_t5(name, facts);
+  const bool switches = family == "switch_transformers";
+  if (switches && has(name, ".mlp.gate.")) return same(1.0);
+  // transformers divides by the root of the width also where an expert has d_ff inputs.
+  if (switches && has(name, ".mlp.experts.")) return same(1 / std::sqrt(facts.width));
+  if (family == "t5" || family == "mt5" || family == "cpm2" || switches) return of_t5(name, facts);
   if (family == "modernbert") return of_modernbert(name, facts);
   if (family == "gpt2" && has(name, "c_proj.")) return same(kStd / std::sqrt(2 * facts.layers));
   // The initializer_range of JetMoeConfig.

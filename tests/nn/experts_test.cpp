@@ -291,9 +291,9 @@ TEST(Balance, OfOneLayerIsTheSameOverAllLayers) {
   const Routed routed = route(wave({kB, kT, kC}, 0.7), layer.weights(), {.top_k = 2}, {}, context);
   std::vector<Term> single, pooled;
   add_balance_terms(routed, spec, context, single);
-  PooledBalance sums = no_balance(kE, at::kCPU);
-  sums = add_to_pool(sums, routed, context);
-  sums = add_to_pool(sums, routed, context);
+  PooledBalance sums = no_balance(1, kE, at::kCPU);
+  sums = add_to_pool(sums, routed, spec, context);
+  sums = add_to_pool(sums, routed, spec, context);
   add_pooled_term(sums, spec, 2, pooled);
   EXPECT_NEAR(single[0].sum.item<double>(), pooled[0].sum.item<double>(), 1e-6);
 }

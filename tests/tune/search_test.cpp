@@ -14,6 +14,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/config/overrides.h"
 #include "tessera/parallel/layout.h"
 
 namespace tessera::tune {
@@ -107,6 +108,42 @@ TEST(Search, DividesExpertsAmongDataParallelRanks) {
   all.fixed.expert = true;
   for (const Candidate& one : search(space, all).best)
     EXPECT_EQ(one.choice.expert, 1);
+}
+
+TEST(Search, KeepsExpertsOverContextAndTensorRanksAsTheConfigurationHasThem) {
+  json::Value source = test::gpt2(4, 512, 8, 512, 16);
+  source["model"]["family"] = json::Value::string("mixtral");
+  source["model"]["moe"]["num_experts"] = json::Value::integer(8);
+  config::set_key(source, "parallel.tensor.size", json::Value::integer(2), "test");
+  config::set_key(source, "parallel.expert", json::Value::integer(8), "test");
+  Space space(source, 8, "toy.json", h100());
+
+  EXPECT_EQ(space.own().expert, 8) << "4 data-parallel ranks x 2 of tensor parallelism";
+  EXPECT_EQ(space.own().data_experts(), 4);
+  EXPECT_EQ(space.plan(space.own()).layout().expert_fold().ep,
+            space.checked_plan(space.own()).layout().expert_fold().ep);
+  EXPECT_TRUE(space.checked_plan(space.own()).layout().experts_over_tensor);
+  SearchOptions options{.most = 1000};
+  options.fixed = fixed_of(
+      {"parallel.expert", "parallel.tensor", "parallel.context", "parallel.pipeline.size"});
+  const auto found = search(space, options);
+  ASSERT_FALSE(found.best.empty());
+  for (const Candidate& one : found.best) {
+    EXPECT_EQ(one.choice.expert, 8);
+    EXPECT_NO_THROW((void)space.checked_plan(one.choice)) << text_of(one.choice);
+  }
+
+  config::set_key(source, "parallel.expert", json::Value::integer(2), "test");
+  config::set_key(source, "parallel.expert_tensor", json::Value::integer(2), "test");
+  Space split(source, 8, "toy.json", h100());
+  EXPECT_TRUE(split.own().splits_experts);
+  std::set<int> tensors;
+  for (const Candidate& one : search(split, {.most = 100'000}).best) {
+    if (!tensors.insert(one.choice.tensor).second) continue;
+    EXPECT_EQ(split.checked_plan(one.choice).layout().splits_experts, one.choice.tensor > 1)
+        << text_of(one.choice);
+  }
+  EXPECT_GT(tensors.size(), 1u);
 }
 
 TEST(Search, PutsTheOptimizerOnADiskOnlyWhereAFolderIsGiven) {

@@ -14,6 +14,8 @@
 #include "tessera/checkpoint/json_cursor.h"
 #include "tessera/interop/deepspeed/experts.h"
 #include "tessera/interop/deepspeed/flat_tensors.h"
+#include "tessera/interop/deepspeed/plain_optimizer.h"
+#include "tessera/interop/deepspeed/state_file.h"
 #include "tessera/interop/deepspeed/states.h"
 #include "tessera/interop/foreign.h"
 #include "tessera/interop/torch/file.h"
@@ -63,33 +65,11 @@ bool recognises(const fs::path& path) {
   }
 }
 
-/// An opened file.
-struct File {
-  explicit File(const fs::path& where) : path(where) {
-    TorchContents contents = read_torch_file(where);
-    values = std::move(contents.values);
-    tensors = Named(std::move(contents.tensors));
-  }
-  [[nodiscard]] const json::Value& need(std::string_view key) const {
-    const json::Value* found = at_path(values, key);
-    TESSERA_REQUIRE(
-        found != nullptr, Format, fmt::format("{}: has no {}", path.string(), key), kCopy);
-    return *found;
-  }
-  [[nodiscard]] const Weight& tensor(const std::string& name) const {
-    const Weight* found = tensors.find(name);
-    TESSERA_REQUIRE(
-        found != nullptr, Format, fmt::format("{}: has no tensor {}", path.string(), name), kCopy);
-    return *found;
-  }
-  fs::path path;
-  json::Value values;
-  Named tensors = Named({});
-};
+using deepspeed::File;
 
 /// The files of a tag by rank.
 struct Found {
-  std::map<int, fs::path> optimizer, sharded_models;
+  std::map<int, fs::path> optimizer, sharded_models, expert_optimizers;
   std::optional<fs::path> model;
   deepspeed::ExpertFiles experts;
 };
@@ -113,7 +93,10 @@ Found find_files(const fs::path& folder) {
       out.experts.emplace(*place, entry.path());
       continue;
     }
-    if (deepspeed::is_expert_optimizer(name)) continue;
+    if (const auto rank = deepspeed::expert_optimizer_of(entry.path())) {
+      out.expert_optimizers.emplace(*rank, entry.path());
+      continue;
+    }
     if (name.starts_with("layer_"))
       unsupported(entry.path(), "checkpoints of DeepSpeed's pipelines are not read");
     std::smatch match;
@@ -292,8 +275,6 @@ json::Value scaler_of(const File& file) {
        {"clean_steps", json::Value::integer(0)}});
 }
 
-constexpr const char* kPlainState = "optimizer.state";
-
 /// The number of updates in the optimizer state; nothing if not stored. In torch's optimizers all
 /// parameters with a state have the same count: add_plain_optimizer().
 std::optional<std::int64_t> updates_of(const File& file) {
@@ -302,7 +283,7 @@ std::optional<std::int64_t> updates_of(const File& file) {
                                  "optimizer_state_dict.base_optimizer_state.0.step"}) {
     if (const auto count = count_at(file.tensors, file.values, path, file.path)) return count;
   }
-  return counts_in(file.tensors, file.values, kPlainState, {}, file.path).first();
+  return counts_in(file.tensors, file.values, deepspeed::kPlainState, {}, file.path).first();
 }
 
 /// The learning rate of the next update, likewise.
@@ -395,47 +376,6 @@ void add_module(Foreign& out, const File& model) {
   }
 }
 
-/// Stage 0 in fp32: torch's optimizer, numbered in the order of the parameters. Returns the reason
-/// if it cannot be read.
-std::string add_plain_optimizer(Foreign& out, const File& model) {
-  const json::Value* groups = at_path(model.values, "optimizer.param_groups");
-  if (groups == nullptr || !groups->is_array()) return "none of torch's is there";
-  if (groups->items().size() != 1)
-    return fmt::format("its {} groups keep no names of their parameters", groups->items().size());
-  const std::string root = fmt::format("{}.", kPlainState);
-  std::vector<const checkpoint::StreamedTensor*> parameters;
-  const json::Value* buffers = model.values.find("buffer_names");
-  for (const checkpoint::StreamedTensor& tensor : out.weights) {
-    const json::Value name = json::Value::string(tensor.name);
-    if (buffers == nullptr || !buffers->is_array() ||
-        std::find(buffers->items().begin(), buffers->items().end(), name) == buffers->items().end())
-      parameters.push_back(&tensor);
-  }
-  for (const Weight& weight : model.tensors.all()) {
-    if (!weight.name.starts_with(root)) continue;
-    const auto words = text::split(weight.name.substr(root.size()), '.');
-    if (words.size() != 2 || words[1] == "step") continue;
-    const bool numbered = !words[0].empty() && words[0].size() <= 9 &&
-                          words[0].find_first_not_of("0123456789") == std::string::npos;
-    const std::size_t index = numbered ? std::stoul(words[0]) : parameters.size();
-    if (index >= parameters.size() || parameters[index]->shape != weight.shape) {
-      out.state.clear();
-      return "it is of other parameters than the model";
-    }
-    out.state[words[1]].push_back(stream(weight, parameters[index]->name));
-  }
-  std::map<std::string, std::string> names;
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    names.emplace(std::to_string(i), parameters[i]->name);
-  const UpdateCounts counts =
-      counts_in(model.tensors, model.values, kPlainState, names, model.path);
-  if (!counts.difference().empty()) {
-    out.state.clear();
-    return counts.difference();
-  }
-  return out.state.empty() ? "it keeps nothing of its parameters" : "";
-}
-
 void add_optimizer(Foreign& out, const std::vector<File>& ranks, const File& model, bool sharded) {
   const Groups groups = deepspeed::groups_of(model.path, model.need("param_shapes"));
   Runs runs;
@@ -520,6 +460,13 @@ Foreign open(const fs::path& path) {
   for (const auto& [rank, file] : found.optimizer) {
     if (!experts) ranks.emplace_back(file);
   }
+  // With ZeRO these say nothing, and the parts of its ranks are those of several groups.
+  std::vector<File> expert_ranks;
+  if (found.optimizer.empty()) {
+    check_ranks(folder, found.expert_optimizers, "optim_states of experts");
+    for (const auto& [rank, file] : found.expert_optimizers)
+      expert_ranks.emplace_back(file);
+  }
   const File& model = models.front();
   const bool sharded = !found.sharded_models.empty();
   if (sharded && experts) unsupported(model.path, "checkpoints of experts in stage 3 are not read");
@@ -534,11 +481,12 @@ Foreign open(const fs::path& path) {
   if (experts) {
     add_module(out, model);
     deepspeed::add_experts(found.experts, model.values.find("num_experts"), folder, out.weights);
-    out.files += found.experts.size();
-    without = "that of experts is in parts";
+    out.files += found.experts.size() + expert_ranks.size();
+    without = found.optimizer.empty() ? deepspeed::add_expert_optimizers(out, model, expert_ranks)
+                                      : "that of experts is in parts of ZeRO";
   } else if (ranks.empty()) {
     add_module(out, model);
-    without = add_plain_optimizer(out, model);
+    without = deepspeed::add_plain_optimizer(out, model);
   } else {
     require_all_ranks(ranks);
     add_optimizer(out, ranks, model, sharded);
@@ -548,7 +496,9 @@ Foreign open(const fs::path& path) {
     add_aliases(out, model);
     out.loss_scaler = scaler_of(ranks.front());
   }
-  const File& of_optimizer = ranks.empty() ? model : ranks.front();
+  const File& of_optimizer = !ranks.empty()          ? ranks.front()
+                             : !expert_ranks.empty() ? expert_ranks.front()
+                                                     : model;
   if (without.empty()) out.lr = rate_of(of_optimizer);
   add_counters(out, model, without.empty() ? &of_optimizer : nullptr);
   if (const json::Value* config = model.values.find("ds_config");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <regex>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -40,6 +41,24 @@ std::map<int, std::int64_t> experts_of_layers(const ExpertFiles& files,
   return out;
 }
 
+void require_whole(const std::filesystem::path& file, const std::string& tensor_rank) {
+  TESSERA_REQUIRE(
+      std::stoi(tensor_rank) == 0,
+      Unsupported,
+      fmt::format("{}: checkpoints that tensor parallelism cut are not read", file.string()),
+      "make it a universal checkpoint with DeepSpeed's ds_to_universal.py; that is read");
+}
+
+using Tensors = std::vector<const checkpoint::StreamedTensor*>;
+
+/// "h.0.mlp" and 3 of "h.0.mlp.experts.3.up_proj.weight".
+std::optional<std::pair<std::string, std::int64_t>> expert_in(const std::string& name) {
+  static const std::regex pattern("(.*)\\.experts\\.(\\d{1,6})\\..*");
+  std::smatch match;
+  if (!std::regex_match(name, match, pattern)) return std::nullopt;
+  return std::pair(match[1].str(), std::int64_t{std::stoi(match[2].str())});
+}
+
 }  // namespace
 
 std::optional<ExpertPlace> expert_place_of(const std::filesystem::path& file) {
@@ -48,16 +67,17 @@ std::optional<ExpertPlace> expert_place_of(const std::filesystem::path& file) {
   std::smatch match;
   const std::string name = file.filename().string();
   if (!std::regex_match(name, match, pattern)) return std::nullopt;
-  TESSERA_REQUIRE(
-      std::stoi(match[3].str()) == 0,
-      Unsupported,
-      fmt::format("{}: checkpoints that tensor parallelism cut are not read", file.string()),
-      "make it a universal checkpoint with DeepSpeed's ds_to_universal.py; that is read");
+  require_whole(file, match[3].str());
   return ExpertPlace{match[1].matched ? std::stoi(match[1].str()) : -1, std::stoi(match[2].str())};
 }
 
-bool is_expert_optimizer(const std::string& name) {
-  return name.starts_with("expp_rank_") && name.ends_with("_optim_states.pt");
+std::optional<int> expert_optimizer_of(const std::filesystem::path& file) {
+  static const std::regex pattern("expp_rank_(\\d{1,6})_mp_rank_(\\d{1,6})_optim_states\\.pt");
+  std::smatch match;
+  const std::string name = file.filename().string();
+  if (!std::regex_match(name, match, pattern)) return std::nullopt;
+  require_whole(file, match[2].str());
+  return std::stoi(match[1].str());
 }
 
 std::string plain_expert_name(std::string name) {
@@ -101,6 +121,36 @@ void add_experts(const ExpertFiles& files,
       out.push_back(stream(weight, name));
     }
   }
+}
+
+Tensors parameters_of_rank(const Tensors& weights, int rank, int ranks, bool apart) {
+  std::map<std::string, std::map<std::int64_t, Tensors>> layers;
+  Tensors out, experts;
+  for (const checkpoint::StreamedTensor* const tensor : weights) {
+    if (const auto expert = expert_in(tensor->name))
+      layers[expert->first][expert->second].push_back(tensor);
+  }
+  std::size_t placed = 0;
+  for (const checkpoint::StreamedTensor* const tensor : weights) {
+    if (expert_in(tensor->name)) continue;
+    out.push_back(tensor);
+    constexpr std::string_view kRouter = ".gate.weight";
+    if (!tensor->name.ends_with(kRouter)) continue;
+    const auto layer = layers.find(tensor->name.substr(0, tensor->name.size() - kRouter.size()));
+    if (layer == layers.end()) continue;
+    const auto count = static_cast<std::int64_t>(layer->second.size());
+    if (count % ranks != 0) return {};
+    Tensors& to = apart ? experts : out;
+    for (std::int64_t e = rank * (count / ranks); e < (rank + 1) * (count / ranks); ++e) {
+      const auto found = layer->second.find(e);
+      if (found == layer->second.end()) return {};
+      to.insert(to.end(), found->second.begin(), found->second.end());
+    }
+    ++placed;
+  }
+  if (placed != layers.size()) return {};
+  out.insert(out.end(), experts.begin(), experts.end());
+  return out;
 }
 
 }  // namespace tessera::interop::deepspeed

@@ -27,8 +27,9 @@ using ExpertFiles = std::map<ExpertPlace, std::filesystem::path>;
 /// "layer_0_expert_3_mp_rank_00_model_states.pt", "expert_3_mp_rank_00_model_states.pt". Throws
 /// Error{Unsupported} for a file of a tensor-parallel rank other than 0.
 std::optional<ExpertPlace> expert_place_of(const std::filesystem::path& file);
-/// "expp_rank_0_mp_rank_00_optim_states.pt": the optimizer of the experts of a rank.
-bool is_expert_optimizer(const std::string& name);
+/// The rank in "expp_rank_0_mp_rank_00_optim_states.pt", the optimizer of a rank of the group that
+/// divides the experts, with all that this rank trains. Errors as expert_place_of().
+std::optional<int> expert_optimizer_of(const std::filesystem::path& file);
 
 /// The name without the modules that DeepSpeed's MoE puts around a router and its experts:
 /// "model.layers.0.mlp.deepspeed_moe.gate.wg.weight" is "model.layers.0.mlp.gate.weight", and
@@ -43,5 +44,13 @@ void add_experts(const ExpertFiles& files,
                  const json::Value* num_experts,
                  const std::filesystem::path& folder,
                  std::vector<checkpoint::StreamedTensor>& out);
+
+/// The parameters of one of `ranks` ranks that divide the experts evenly, in torch's order: those
+/// of a layer's experts follow its router. `weights`: of the module without buffers, under plain
+/// names, experts last. `apart`: the experts of all layers follow the other parameters, as in
+/// groups of an optimizer. Empty if the place of an expert is not known, or ranks do not divide the
+/// experts.
+std::vector<const checkpoint::StreamedTensor*> parameters_of_rank(
+    const std::vector<const checkpoint::StreamedTensor*>& weights, int rank, int ranks, bool apart);
 
 }  // namespace tessera::interop::deepspeed

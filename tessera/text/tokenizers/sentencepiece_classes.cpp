@@ -272,6 +272,7 @@ constexpr std::pair<std::string_view, std::string_view> kModelTypes[] = {
     {"t5", "T5Tokenizer"},
     {"mt5", "T5Tokenizer"},
     {"umt5", "T5Tokenizer"},
+    {"switch_transformers", "T5Tokenizer"},
     {"xlm-roberta", "XLMRobertaTokenizer"},
     {"camembert", "CamembertTokenizer"},
     {"mbart", "MBartTokenizer"},

@@ -3,6 +3,7 @@
 // which folders are rejected.
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -189,9 +190,36 @@ class DeepSpeedExperts : public ForeignCheckpoints {
       for (int expert = 0; expert < 2; ++expert)
         write_expert(layer, expert, static_cast<float>(10 * layer + expert));
     }
-    // The optimizer of a rank's experts, and of a rank.
+    // The parts of ZeRO, with which files of the ranks of experts say nothing.
     files::write_atomic(tag() / "expp_rank_0_mp_rank_00_optim_states.pt", "x");
-    files::write_atomic(tag() / "zero_pp_rank_0_mp_rank_00_optim_states.pt", "x");
+    files::write_atomic(tag() / kParts, "x");
+  }
+  static constexpr const char* kParts = "zero_pp_rank_0_mp_rank_00_optim_states.pt";
+  /// Torch's optimizer of one of two ranks, each with one expert of both layers, whose moments are
+  /// 100 * rank + number. `groups`: of its parameters.
+  void write_optimizer(int rank, int parameters, const std::string& groups, std::int64_t step = 3) {
+    std::string state = "}(";
+    std::vector<std::string> moments;
+    for (int i = 0; i < parameters; ++i) {
+      const std::string storage = std::to_string(i);
+      state += op::integer(i) +
+               op::dict({{"step", op::integer(step)}, {"exp_avg", tensor(storage.c_str())}});
+      moments.push_back(bytes_of({static_cast<float>(100 * rank + i), 0}));
+    }
+    files::write_atomic(
+        tag() / fmt::format("expp_rank_{}_mp_rank_00_optim_states.pt", rank),
+        test::torch_zip(
+            test::pickle_of(op::dict(
+                {{"optimizer", op::dict({{"state", state + "u"}, {"param_groups", groups}})}})),
+            moments));
+  }
+  static std::string group(bool of_experts, int parameters) {
+    const std::string no = "\x89", yes = "\x88";
+    return op::dict({{"lr", op::integer(1)},
+                     {"moe", of_experts ? yes : no},
+                     {"params",
+                      op::list_of(std::vector<std::string>(static_cast<std::size_t>(parameters),
+                                                           op::integer(0)))}});
   }
   [[nodiscard]] fs::path tag() const { return path("ds/global_step3"); }
   static std::string tensor(const char* storage) {
@@ -221,6 +249,58 @@ TEST_F(DeepSpeedExperts, AreReadFromTheFileOfEach) {
   EXPECT_EQ(read.step, 3);
   EXPECT_TRUE(read.state.empty());
   EXPECT_NE(read.what.find("weights alone"), std::string::npos) << read.what;
+}
+
+// One group has a layer's experts after its router; DeepSpeed's own groups have them at the end.
+TEST_F(DeepSpeedExperts, HaveTheMomentsOfTheRankThatTrainsThem) {
+  fs::remove(tag() / kParts);
+  for (const bool apart : {false, true}) {
+    SCOPED_TRACE(apart);
+    const std::string groups =
+        apart ? op::list_of({group(false, 2), group(true, 2)}) : op::list_of({group(false, 4)});
+    write_optimizer(0, 4, groups);
+    write_optimizer(1, 4, groups);
+
+    const Foreign read = *open_foreign(path("ds"));
+
+    std::map<std::string, float> moments;
+    for (const checkpoint::StreamedTensor& tensor : read.state.at("exp_avg"))
+      EXPECT_TRUE(moments.emplace(tensor.name, values_of(tensor).at(0)).second) << tensor.name;
+    const float second = apart ? 1 : 2, first_expert = apart ? 2 : 1;
+    EXPECT_EQ(
+        moments,
+        (std::map<std::string, float>{{"h.0.mlp.gate.weight", 0.F},
+                                      {"h.1.mlp.gate.weight", second},
+                                      {"h.0.mlp.experts.0.up_proj.weight", first_expert},
+                                      {"h.1.mlp.experts.0.up_proj.weight", 3.F},
+                                      {"h.0.mlp.experts.1.up_proj.weight", 100 + first_expert},
+                                      {"h.1.mlp.experts.1.up_proj.weight", 103.F}}));
+    EXPECT_EQ(read.what.find("weights alone"), std::string::npos) << read.what;
+    EXPECT_EQ(read.skipped, 0);
+  }
+}
+
+TEST_F(DeepSpeedExperts, KeepTheirWeightsAloneWhereTheOptimizerIsNotKnown) {
+  fs::remove(tag() / kParts);
+  const auto reason = [&] {
+    const Foreign read = *open_foreign(path("ds"));
+    EXPECT_TRUE(read.state.empty());
+    EXPECT_EQ(read.weights.size(), 6U);
+    return read.what;
+  };
+  const std::string one = op::list_of({group(false, 4)}),
+                    three = op::list_of({group(false, 1), group(false, 1), group(true, 2)});
+
+  write_optimizer(0, 4, three);
+  EXPECT_NE(reason().find("its 3 groups keep no names"), std::string::npos);
+  write_optimizer(0, 4, one);
+  EXPECT_NE(reason().find("of other parameters"), std::string::npos) << "one rank has 6 of them";
+  write_optimizer(1, 4, one, 2);
+  EXPECT_NE(reason().find("different numbers of updates"), std::string::npos);
+  write_optimizer(1, 5, one);
+  EXPECT_NE(reason().find("of other parameters"), std::string::npos);
+  fs::remove(tag() / "expp_rank_0_mp_rank_00_optim_states.pt");
+  refused(path("ds"), "optim_states of experts of rank 0 are missing");
 }
 
 TEST_F(DeepSpeedExperts, WithoutTheFileOfOneAreRefused) {

@@ -56,7 +56,9 @@ TEST(ExpertFolders, AreRefusedWithTheRouterOrExpertThatTheyLack) {
       {"gpt_oss", "model.layers.0.mlp.experts.gate_up_proj"},
       {"granitemoe", "model.layers.0.block_sparse_moe.router.layer.weight"},
       {"jetmoe", "model.layers.1.self_attention.experts.input_linear.weight"},
-      {"llama4_text", "model.layers.2.feed_forward.router.weight"}};
+      {"llama4_text", "model.layers.2.feed_forward.router.weight"},
+      {"switch_transformers", "decoder.block.1.layer.2.mlp.experts.expert_4.wi.weight"},
+      {"switch_transformers", "encoder.block.1.layer.1.mlp.router.classifier.weight"}};
   for (const auto& [model, tensor] : missing)
     EXPECT_THAT(refusal_without(model, tensor), HasSubstr(tensor)) << model;
 }
