@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/decoder_family.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/moe_hf.h"
 
 namespace tessera::models {
@@ -211,6 +212,48 @@ TESSERA_MODEL("dbrx",
                                  .ties = {{"lm_head.weight", "transformer.wte.weight"}},
                                  .is_buffer = is_rotary_buffer,
                                  .anchor = "transformer.wte.weight"}});
+
+TESSERA_GGUF_NAMES("dbrx", [] {
+  const std::string layer = "transformer.blocks.*.", ffn = layer + "ffn.",
+                    attention = layer + "norm_attn_norm.";
+  GgufNames names;
+  names.architecture = kHf.architecture;
+  names.model_type = kHf.model_type;
+  names.keys = {{"block_count", "n_layers"},
+                {"context_length", "max_seq_len"},
+                {"embedding_length", "d_model"},
+                {"feed_forward_length", "ffn_config.ffn_hidden_size"},
+                {"attention.head_count", "n_heads"},
+                {"attention.head_count_kv", "attn_config.kv_n_heads"},
+                {"attention.clamp_kqv", "attn_config.clip_qkv", true},
+                {"rope.freq_base", "attn_config.rope_theta", true},
+                {"expert_count", "ffn_config.moe_num_experts"},
+                {"expert_used_count", "ffn_config.moe_top_k"}};
+  names.real_constants = {{"attention.layer_norm_epsilon", 1e-5}};
+  names.implied = {
+      {"ffn_config.ffn_act_fn", json::Value::object({{"name", json::Value::string("silu")}})},
+      {"ffn_config.moe_normalize_expert_weights", json::Value::number(1.0)}};
+  names.modules = {{"token_embd", "transformer.wte"},
+                   {"output_norm", "transformer.norm_f"},
+                   {"output", "lm_head"},
+                   {"blk.*.attn_norm", attention + "norm_1"},
+                   {"blk.*.attn_qkv", attention + "attn.Wqkv"},
+                   {"blk.*.attn_output", attention + "attn.out_proj"},
+                   {"blk.*.attn_output_norm", attention + "norm_2"},
+                   {"blk.*.ffn_gate_inp", ffn + "router.layer"}};
+  names.unread = {"expert_gating_func"};
+  names.rotary = true;
+  const auto experts = [&](const char* file, const char* theirs, bool transposed) {
+    names.parts.push_back({.theirs = ffn + "experts.mlp." + theirs,
+                           .files = {std::string("blk.*.") + file + ".weight"},
+                           .transposed = transposed,
+                           .flat = true});
+  };
+  experts("ffn_gate_exps", "w1", false);
+  experts("ffn_up_exps", "v1", false);
+  experts("ffn_down_exps", "w2", true);
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

@@ -23,8 +23,9 @@ inline constexpr const char* kGgufWindow = "attention.sliding_window";
 /// A family's names in GGUF files and in Hugging Face. "*" stands for a layer's number.
 struct GgufNames {
   /// A number in the file: its key without the architecture prefix ("block_count") and its key in
-  /// config.json; the latter is empty if Hugging Face has no key because the value follows from
-  /// others. A key that is not required has Hugging Face's default if absent.
+  /// config.json ("attn_config.kv_n_heads" for a key of a section); the latter is empty if Hugging
+  /// Face has no key because the value follows from others. A key that is not required has Hugging
+  /// Face's default if absent.
   struct Key {
     std::string gguf, config;
     bool real = false, required = true;
@@ -116,6 +117,7 @@ struct GgufNames {
   Values (*from_counts)(const Count& count) = nullptr;
   /// Numbers of the file that have one value in this architecture, if they are present.
   Counts constants = {};
+  std::vector<std::pair<std::string, double>> real_constants = {};
 
   /// Rotary scaling "yarn", if the architecture has it.
   struct Yarn {
@@ -125,6 +127,15 @@ struct GgufNames {
     bool log_multiplier = false;
   };
   std::optional<Yarn> yarn = {};
+  /// Programs read the factors of rotary scaling "llama3" from files of the architecture.
+  bool rotary_factors = false;
+  /// Rotary scaling "longrope", with its two lists of factors, if the architecture has it.
+  struct LongRope {
+    /// config.json has the factor of sines and cosines as short_mscale and long_mscale, which must
+    /// be equal; else as attention_factor, or as the default of longrope.
+    bool mscale = false;
+  };
+  std::optional<LongRope> long_rope = {};
   /// Key of config.json for the rotated channels of a head with latent attention; empty: heads of
   /// other attention.
   std::string rotary_channels = {};

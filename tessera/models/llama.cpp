@@ -91,6 +91,7 @@ TESSERA_GGUF_NAMES("llama", [] {
   names.flags = {{"blk.0.attn_q.bias", "attention_bias"}, {"blk.0.ffn_gate.bias", "mlp_bias"}};
   names.rotated = {{"blk.*.attn_q", "attention.head_count"},
                    {"blk.*.attn_k", "attention.head_count_kv"}};
+  names.rotary_factors = true;
   return names;
 }());
 

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/expert_weights.h"
+#include "tessera/models/gguf_names.h"
 #include "tessera/models/moe_hf.h"
 
 namespace tessera::models {
@@ -300,6 +301,64 @@ TESSERA_MODEL("llama4_text",
                                              .weight_map = weight_map(),
                                              .text_of = {"llama4"},
                                              .adjustable = adjustable_with_experts()});
+
+/// Layers with experts by their interval, and those without rotary positions by a fixed one.
+/// Queries and keys of all models but those of 128 experts are normed.
+GgufNames::Values derived_llama4_gguf(const json::Value& config) {
+  const auto count = [&](const char* key, std::int64_t otherwise) {
+    const json::Value* const value = config.find(key);
+    return value != nullptr ? value->as_integer().value_or(otherwise) : otherwise;
+  };
+  const std::int64_t layers = count("num_hidden_layers", kHf.layers),
+                     every = std::max<std::int64_t>(count("interleave_moe_layer_step", 1), 1);
+  json::Value rotary = json::Value::array(), types = rotary, sparse = rotary;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const bool turns = (i + 1) % 4 != 0;
+    rotary.push_back(json::Value::integer(turns ? 1 : 0));
+    types.push_back(json::Value::string(turns ? kChunked : kFull));
+    if ((i + 1) % every == 0) sparse.push_back(json::Value::integer(i));
+  }
+  return {{"no_rope_layers", std::move(rotary)},
+          {"layer_types", std::move(types)},
+          {"moe_layers", std::move(sparse)},
+          {"use_qk_norm", json::Value::boolean(count("num_local_experts", 16) != 128)}};
+}
+
+TESSERA_GGUF_NAMES("llama4", [] {
+  GgufNames names = rotary_decoder_names(kHf.architecture, kHf.model_type);
+  for (GgufNames::Key& key : names.keys) {
+    if (key.gguf == "feed_forward_length") key.config = "intermediate_size_mlp";
+  }
+  names.keys.push_back({"expert_feed_forward_length", "intermediate_size"});
+  names.keys.push_back({"interleave_moe_layer_step", "interleave_moe_layer_step"});
+  for (const auto& [key, value] : {std::pair("attention_chunk_size", json::Value::integer(8192)),
+                                   std::pair("attn_temperature_tuning", json::Value::boolean(true)),
+                                   std::pair("attn_scale", json::Value::number(0.1)),
+                                   std::pair("floor_scale", json::Value::integer(8192)),
+                                   std::pair("attention_bias", json::Value::boolean(false))})
+    names.implied.emplace_back(key, value);
+  names.derived = derived_llama4_gguf;
+  // 0 would be attention without chunks.
+  names.constants = {{kGgufWindow, 8192}};
+  names.rotary_factors = true;
+  const std::string module = "model.layers.*.feed_forward";
+  for (const std::string projection : {"gate", "up", "down"}) {
+    set_module(names, "blk.*.ffn_" + projection, module + "." + projection + "_proj");
+    set_module(names,
+               "blk.*.ffn_" + projection + "_shexp",
+               module + ".shared_expert." + projection + "_proj");
+  }
+  add_experts(names, {.router = module + ".router", .count_key = "num_local_experts"});
+  names.stacked.clear();
+  using Parts = GgufNames::Parts;
+  names.parts = {Parts{.theirs = module + ".experts.gate_up_proj",
+                       .files = {"blk.*.ffn_gate_exps.weight", "blk.*.ffn_up_exps.weight"},
+                       .transposed = true},
+                 Parts{.theirs = module + ".experts.down_proj",
+                       .files = {"blk.*.ffn_down_exps.weight"},
+                       .transposed = true}};
+  return names;
+}());
 
 }  // namespace
 }  // namespace tessera::models

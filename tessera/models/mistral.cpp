@@ -72,6 +72,7 @@ TESSERA_GGUF_NAMES("mistral", [] {
   names.rotated = {{"blk.*.attn_q", "attention.head_count"},
                    {"blk.*.attn_k", "attention.head_count_kv"}};
   names.stored_as = "llama";
+  names.rotary_factors = true;
   return names;
 }());
 

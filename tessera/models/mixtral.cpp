@@ -122,6 +122,7 @@ TESSERA_GGUF_NAMES("mixtral", [] {
                .down = "w2",
                .count_key = "num_local_experts"});
   names.stored_as = "llama";
+  names.rotary_factors = true;
   return names;
 }());
 

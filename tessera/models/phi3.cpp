@@ -91,6 +91,7 @@ TESSERA_GGUF_NAMES("phi3", [] {
   set_module(names, "blk.*.attn_qkv", "model.layers.*.self_attn.qkv_proj");
   set_module(names, "blk.*.ffn_up", "model.layers.*.mlp.gate_up_proj");
   names.rotary_share = "partial_rotary_factor";
+  names.long_rope = GgufNames::LongRope{};
   return names;
 }());
 

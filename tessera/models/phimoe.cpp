@@ -138,6 +138,7 @@ TESSERA_GGUF_NAMES("phimoe", [] {
   names.implied.emplace_back("router_jitter_noise", json::Value::number(0.01));
   names.flags = {{"blk.0.attn_q.bias", "attention_bias"}, {"output.bias", "lm_head_bias"}};
   names.unread = {"rope.scaling.original_context_length"};
+  names.long_rope = GgufNames::LongRope{.mscale = true};
   remove_dense_modules(names);
   const std::string module = "model.layers.*.block_sparse_moe";
   add_experts(names,

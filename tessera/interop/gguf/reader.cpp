@@ -15,7 +15,9 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/json_cursor.h"
 #include "tessera/interop/foreign.h"
+#include "tessera/interop/gguf/config_place.h"
 #include "tessera/interop/gguf/layout.h"
+#include "tessera/interop/gguf/long_rope.h"
 #include "tessera/interop/gguf/parts.h"
 #include "tessera/interop/gguf/tokenizer.h"
 #include "tessera/models/gguf_names.h"
@@ -151,7 +153,7 @@ class Model {
       const auto count = entry.real ? std::nullopt : one_count(entry.gguf);
       const bool off = count == 0 && !entry.required;
       if (entry.otherwise && (off || (!value && !count))) {
-        config[entry.config] = *entry.otherwise;
+        config_place(config, entry.config) = *entry.otherwise;
         continue;
       }
       if (!value && !count) {
@@ -159,7 +161,8 @@ class Model {
         continue;
       }
       if (entry.config.empty() || off) continue;
-      config[entry.config] = value ? json::Value::number(*value) : json::Value::integer(*count);
+      config_place(config, entry.config) =
+          value ? json::Value::number(*value) : json::Value::integer(*count);
     }
     // If absent, the number of channels of a head follows from the width; for config.json the
     // family decides.
@@ -173,7 +176,7 @@ class Model {
       config[flag] = json::Value::boolean(file_->flag(key(name)).value_or(false));
     }
     for (const auto& [name, value] : names_.implied)
-      config[name] = value;
+      config_place(config, name) = value;
     for (const auto& [name, only] : names_.fixed_flags) {
       known_.insert(key(name));
       if (file_->flag(key(name)).value_or(only) != only)
@@ -182,6 +185,11 @@ class Model {
     for (const auto& [name, only] : names_.constants) {
       const std::int64_t said = integer(name).value_or(only);
       if (said != only) unsupported(fmt::format("{} is {}", key(name), said));
+    }
+    for (const auto& [name, only] : names_.real_constants) {
+      const double said = number(name).value_or(only);
+      if (static_cast<float>(said) != static_cast<float>(only))
+        unsupported(fmt::format("{} is {}", key(name), said));
     }
     if (names_.from_counts != nullptr) {
       const auto count = [this](const std::string& name, bool may_be_absent) {
@@ -267,6 +275,8 @@ class Model {
           {{"rope_type", json::Value::string("linear")}, {"factor", json::Value::number(factor)}});
     } else if (kind == "yarn" && names_.yarn) {
       scaling = read_yarn(factor);
+    } else if (kind == "longrope" && names_.long_rope) {
+      // The factors say the same.
     } else if (kind != "none") {
       unsupported(fmt::format("{} is {}", key("rope.scaling.type"), JsonCursor::shown(kind)));
     }
@@ -279,6 +289,15 @@ class Model {
       const std::string what = file_->path().string();
       scaling = written_rule(factors, theta, what);
       if (scaling.is_null()) scaling = rotary_scaling_of(factors, theta, what);
+    }
+    if (names_.long_rope && file_->tensor(kLongFactors) != nullptr) {
+      if (!scaling.is_null()) file_->refuse("has factors of rotary frequencies in two ways");
+      known_.insert(key("rope.scaling.attn_factor"));
+      const LongRope rope = long_rope_in(*file_, turned / 2);
+      scaling = config_of(rope, names_.long_rope->mscale, integer("context_length").value_or(0));
+      // Hugging Face has it beside the scaling, too.
+      out_.model_config["original_max_position_embeddings"] =
+          json::Value::integer(rope.original_length);
     }
     if (!scaling.is_null()) out_.model_config["rope_scaling"] = scaling;
   }
@@ -335,6 +354,7 @@ class Model {
 
   void add(const GgufTensor& tensor) {
     if (tensor.name == kFactors && names_.rotary) return;
+    if (names_.long_rope && (tensor.name == kLongFactors || tensor.name == kShortFactors)) return;
     if (names_.expert_to_config_name(tensor.name, 0)) return add_experts(tensor);
     if (const auto part = names_.part_of(tensor.name)) {
       Whole& whole = wholes_[part->theirs];

@@ -77,9 +77,11 @@ json::Value rotary_scaling_of(const std::vector<float>& factors,
   // The published numbers are tried first, because with few frequencies between the ends other
   // numbers would fit as well.
   std::optional<Rule> rule = Rule{.factor = largest};
+  // Llama 4's leaves nothing between the ends.
+  if (!fits(*rule, factors, theta)) rule = Rule{.factor = largest, .low = 1, .high = 1};
   if (!fits(*rule, factors, theta)) rule = through(factors, largest, theta);
   TESSERA_REQUIRE(
-      rule && rule->original >= 1 && rule->high > rule->low && fits(*rule, factors, theta),
+      rule && rule->original >= 1 && rule->high >= rule->low && fits(*rule, factors, theta),
       Unsupported,
       fmt::format("{}: the factors of its rotary frequencies follow no rule that is "
                   "built",

@@ -17,9 +17,11 @@
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/interop/foreign.h"
+#include "tessera/interop/gguf/config_place.h"
 #include "tessera/interop/gguf/file.h"
 #include "tessera/interop/gguf/keys.h"
 #include "tessera/interop/gguf/layout.h"
+#include "tessera/interop/gguf/long_rope.h"
 #include "tessera/interop/gguf/parts.h"
 #include "tessera/interop/gguf/reader.h"
 #include "tessera/models/family.h"
@@ -122,7 +124,7 @@ class Planner {
   }
   [[nodiscard]] std::optional<std::int64_t> count_of(const std::string& gguf) const {
     for (const auto& entry : names_->keys) {
-      const json::Value* value = entry.gguf == gguf ? config_.find(entry.config) : nullptr;
+      const json::Value* value = entry.gguf == gguf ? at_path(config_, entry.config) : nullptr;
       if (value != nullptr && value->is_number()) return value->as_integer();
     }
     return std::nullopt;
@@ -271,9 +273,9 @@ class Planner {
   /// value is allowed.
   void require_implied(const std::string& name, const json::Value& value) const {
     json::Value changed = config_;
-    changed[name] = value;
+    config_place(changed, name) = value;
     if (complete(changed) == config_) return;
-    const json::Value* said = config_.find(name);
+    const json::Value* said = at_path(config_, name);
     unsupported(
         fmt::format("config.json says {} {}", name, said == nullptr ? "nothing" : said->dump()));
   }
@@ -293,6 +295,8 @@ class Planner {
       keys_.flag(key(name), only);
     for (const auto& [name, only] : names_->constants)
       keys_.count(key(name), only);
+    for (const auto& [name, only] : names_->real_constants)
+      keys_.real(key(name), only);
     if (names_->counts != nullptr) {
       for (const auto& [name, value] : names_->counts(config_))
         keys_.count(key(name), value);
@@ -302,7 +306,7 @@ class Planner {
       if (table != plan_.tensors.end()) keys_.count(rows.gguf, table->data.shape.front());
     }
     for (const auto& entry : names_->keys) {
-      const json::Value* value = config_.find(entry.config);
+      const json::Value* value = at_path(config_, entry.config);
       const bool said = value != nullptr && value->is_number();
       if (entry.real) {
         if (said) keys_.real(key(entry.gguf), value->as_double());
@@ -384,28 +388,38 @@ class Planner {
     if (type == nullptr) type = found->find("type");
     const std::string kind = type != nullptr && type->is_string() ? type->as_string() : "default";
     refuse_local_scaling();
-    // Other architectures of llama.cpp do not read the factors.
-    if (kind == "llama3" && architecture_ != "llama")
+    if (kind == "llama3" && !names_->rotary_factors)
       unsupported(fmt::format("llama.cpp's \"{}\" has no rope_type \"llama3\"", architecture_));
     if (kind == "linear") {
       keys_.add(key("rope.scaling.type"), "linear");
       keys_.real(key("rope.scaling.factor"), number_at(*found, "factor").value_or(1));
     } else if (kind == "llama3") {
       keys_.add(kGgufRotaryRule, found->dump());
-      const auto factors =
-          std::make_shared<const std::vector<float>>(rotary_factors(*found, theta, channels));
-      const auto read = [factors](std::int64_t begin, std::int64_t end, std::byte* out) {
-        std::memcpy(
-            out, factors->data() + begin, static_cast<std::size_t>(end - begin) * sizeof(float));
-      };
-      plan_.tensors.push_back({"rope_freqs.weight",
-                               GgmlType::F32,
-                               {"rope_freqs.weight", DType::F32, {channels / 2}, read, {}, {}}});
+      add_factors("rope_freqs.weight", rotary_factors(*found, theta, channels));
     } else if (kind == "yarn" && names_->yarn) {
       add_yarn(*found);
+    } else if (kind == "longrope" && names_->long_rope) {
+      add_long_rope(long_rope_of(*found, names_->long_rope->mscale));
     } else if (kind != "default") {
       unsupported(fmt::format("config.json says rope_type \"{}\"", kind));
     }
+  }
+
+  void add_factors(const std::string& name, std::vector<float> numbers) {
+    const auto factors = std::make_shared<const std::vector<float>>(std::move(numbers));
+    const auto read = [factors](std::int64_t begin, std::int64_t end, std::byte* out) {
+      std::memcpy(
+          out, factors->data() + begin, static_cast<std::size_t>(end - begin) * sizeof(float));
+    };
+    plan_.tensors.push_back(
+        {name, GgmlType::F32, {name, DType::F32, {std::ssize(*factors)}, read, {}, {}}});
+  }
+
+  void add_long_rope(const LongRope& rope) {
+    keys_.count(key("rope.scaling.original_context_length"), rope.original_length);
+    keys_.real(key("rope.scaling.attn_factor"), rope.scale);
+    add_factors(kLongFactors, rope.long_factors);
+    add_factors(kShortFactors, rope.short_factors);
   }
 
   /// A part of each head is rotated, for which the file has no share but a number of channels.

@@ -72,8 +72,9 @@ def old_decoder(base, table, head, final, layer, attention, mlp, extra=()):
     return rows
 
 
-def write(name, rows, config, keys, layouts=(), width=WIDTH, file=None, split=lambda name, values: [(name, values)]):
-    """`file`: name of the file if it is not the architecture's; `split`: the converter's modify_tensors for one tensor."""
+def write(name, rows, config, keys, layouts=(), width=WIDTH, file=None, split=lambda name, values: [(name, values)], more=()):
+    """`file`: name of the file if it is not the architecture's; `split`: the converter's modify_tensors for one tensor; `more`: tensors of
+    generate_extra_tensors."""
     arch = {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[name]
     file = file or name
     writer = gguf.GGUFWriter(OUT / f"{file}.gguf", name)
@@ -103,6 +104,8 @@ def write(name, rows, config, keys, layouts=(), width=WIDTH, file=None, split=la
             writer.add_tensor(ours, np.ascontiguousarray(values if "_shexp" not in ours or len(values) > 1 else values.reshape(-1)))
     for ours, experts in stacks.items():
         writer.add_tensor(ours, np.stack(experts))
+    for ours, values in more:
+        writer.add_tensor(ours, np.array(values, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -516,4 +519,88 @@ def with_biases(rows):
 write("phimoe", by_block(with_experts(with_biases(decoder(bias="qkv")), width=HIDDEN), "gate", False),
       common("phimoe", 1e4, num_local_experts=EXPERTS, num_experts_per_tok=CHOSEN, sliding_window=7, attention_bias=True,
              lm_head_bias=True), lambda w: (rotary(w, 1e4), chosen(w), w.add_sliding_window(7), w.add_rope_scaling_orig_ctx_len(CONTEXT)))
+LONG = {"rope_type": "longrope", "original_max_position_embeddings": 4, "short_factor": [1.0, 1.25], "long_factor": [2.0, 8.5],
+        "short_mscale": 1.4142135, "long_mscale": 1.4142135}
+
+
+def long_rope(writer):
+    rotary(writer, 1e4)
+    chosen(writer)
+    writer.add_sliding_window(7)
+    writer.add_rope_scaling_orig_ctx_len(4)
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(CONTEXT / 4) / math.log(4)))
+
+
+write("phimoe", by_block(with_experts(with_biases(decoder(bias="qkv")), width=HIDDEN), "gate", False),
+      common("phimoe", 1e4, num_local_experts=EXPERTS, num_experts_per_tok=CHOSEN, sliding_window=7, attention_bias=True,
+             lm_head_bias=True, rope_scaling=LONG), long_rope, file="phimoe_longrope",
+      more=[("rope_factors_long.weight", LONG["long_factor"]), ("rope_factors_short.weight", LONG["short_factor"])])
+
+
+def dbrx():
+    rows = [("transformer.wte.weight", (VOCAB, WIDTH)), ("transformer.norm_f.weight", (WIDTH,)), ("lm_head.weight", (VOCAB, WIDTH))]
+    for i in range(LAYERS):
+        at = f"transformer.blocks.{i}."
+        rows += [(at + f"norm_attn_norm.norm_{n}.weight", (WIDTH,)) for n in [1, 2]]
+        rows += [(at + "norm_attn_norm.attn.Wqkv.weight", (WIDTH + 2 * SHARED * 4, WIDTH)),
+                 (at + "norm_attn_norm.attn.out_proj.weight", (WIDTH, WIDTH)), (at + "ffn.router.layer.weight", (EXPERTS, WIDTH))]
+        rows += [(at + f"ffn.experts.mlp.{name}", (EXPERTS * NARROW, WIDTH)) for name in ["w1", "v1", "w2"]]
+    return rows
+
+
+def of_dbrx(name, values):
+    if "ffn.experts.mlp" not in name:
+        return [(name, values)]
+    values = values.reshape(EXPERTS, NARROW, WIDTH)
+    return [(name + ".weight", values.swapaxes(1, 2) if name.endswith("w2") else values)]
+
+
+def dbrx_keys(writer):
+    writer.add_feed_forward_length(NARROW)
+    writer.add_head_count_kv(SHARED)
+    writer.add_rope_freq_base(5e5)
+    writer.add_clamp_kqv(8.0)
+    writer.add_expert_count(EXPERTS)
+    writer.add_expert_used_count(CHOSEN)
+    writer.add_layer_norm_eps(1e-5)
+
+
+write("dbrx", dbrx(),
+      {"model_type": "dbrx", "n_layers": LAYERS, "max_seq_len": CONTEXT, "d_model": WIDTH,
+       "ffn_config": {"ffn_hidden_size": NARROW, "moe_num_experts": EXPERTS, "moe_top_k": CHOSEN, "ffn_act_fn": {"name": "silu"},
+                      "moe_normalize_expert_weights": 1.0},
+       "n_heads": HEADS, "attn_config": {"kv_n_heads": SHARED, "clip_qkv": 8.0, "rope_theta": 5e5}, "vocab_size": VOCAB},
+      dbrx_keys, split=of_dbrx)
+
+
+def llama4():
+    """Names and shapes; layer 1 has experts."""
+    rows = [(name.replace(".mlp.", ".feed_forward."), shape) for name, shape in decoder(channels=8) if "layers.1.mlp" not in name]
+    at = "model.layers.1.feed_forward."
+    return rows + [(at + "router.weight", (EXPERTS, WIDTH)), (at + "experts.gate_up_proj", (EXPERTS, WIDTH, 2 * NARROW)),
+                   (at + "experts.down_proj", (EXPERTS, NARROW, WIDTH)), (at + "shared_expert.gate_proj.weight", (NARROW, WIDTH)),
+                   (at + "shared_expert.up_proj.weight", (NARROW, WIDTH)), (at + "shared_expert.down_proj.weight", (WIDTH, NARROW))]
+
+
+def of_llama4(name, values):
+    if name.endswith("gate_up_proj"):
+        parts = np.split(values.swapaxes(-1, -2), 2, axis=-2)
+        return [(name.replace("gate_up_proj", f"{part}_proj.weight"), one) for part, one in zip(["gate", "up"], parts)]
+    return [(name + ".weight", values.swapaxes(-1, -2))] if name.endswith("down_proj") else [(name, values)]
+
+
+def llama4_keys(writer):
+    rotary(writer, 5e5, 8, turned=8)
+    writer.add_vocab_size(VOCAB)
+    chosen(writer, NARROW)
+    writer.add_interleave_moe_layer_step(2)
+
+
+SCOUT = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0, "original_max_position_embeddings": 8192}
+# Of the periods 6.3, 167, 4443 and 118000, only the last is above 8192.
+LLAMA4 = common("llama4_text", 5e5, head_dim=8, num_local_experts=EXPERTS, num_experts_per_tok=CHOSEN, interleave_moe_layer_step=2,
+                intermediate_size_mlp=HIDDEN, attention_chunk_size=8192, attn_temperature_tuning=True, attn_scale=0.1, floor_scale=8192,
+                use_qk_norm=True, no_rope_layers=[1, 1], moe_layers=[1], rope_scaling=SCOUT)
+LLAMA4["intermediate_size"] = NARROW
+write("llama4", llama4(), LLAMA4, llama4_keys, split=of_llama4, more=[("rope_freqs.weight", [1.0, 1.0, 1.0, 16.0])])
 (OUT / "expected.json").write_text(json.dumps(EXPECTED, indent=1) + "\n")

@@ -8,10 +8,13 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "interop/foreign_support.h"
 #include "support/source_dir.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,6 +41,25 @@ struct Folder {
   json::Value config;
   std::vector<checkpoint::StreamedTensor> weights;
 };
+/// Gives a Llama 4 the numbers that the architecture fixes, and experts in every second layer:
+/// layer 1 of three, which has none, then layer 0.
+void as_published(Folder& folder) {
+  const json::Value fixed = json::parse_strict(R"({"attention_chunk_size": 8192,
+           "attn_scale": 0.1, "floor_scale": 8192, "num_hidden_layers": 2, "moe_layers": [1],
+           "interleave_moe_layer_step": 2, "no_rope_layers": [1, 1],
+           "layer_types": ["chunked_attention", "chunked_attention"]})",
+                                               "");
+  for (const auto& [key, value] : fixed.members())
+    folder.config[key] = value;
+  constexpr std::string_view kLayers = "model.layers.";
+  std::erase_if(folder.weights,
+                [&](const auto& one) { return one.name.starts_with("model.layers.2."); });
+  for (checkpoint::StreamedTensor& one : folder.weights) {
+    if (one.name.starts_with(kLayers))
+      one.name[kLayers.size()] = one.name[kLayers.size()] == '0' ? '1' : '0';
+  }
+}
+
 Folder folder_of(const std::string& name) {
   const fs::path path = tessera::test::source_dir() / "tests/golden/reference/models" / name;
   Folder out;
@@ -52,6 +74,7 @@ Folder folder_of(const std::string& name) {
     out.config["swiglu_limit"] = json::Value::number(7.0);
   for (const Weight& weight : open_weights(path))
     out.weights.push_back(stream(weight, weight.name));
+  if (name == "llama4_text") as_published(out);
   return out;
 }
 
@@ -100,8 +123,14 @@ class GgufExperts : public test::ForeignCheckpoints {
   }
 };
 
-constexpr const char* kFolders[] = {
-    "deepseek_v3", "deepseek_v2_group", "gpt_oss", "granitemoe", "phimoe"};
+constexpr const char* kFolders[] = {"deepseek_v3",
+                                    "deepseek_v2_group",
+                                    "gpt_oss",
+                                    "granitemoe",
+                                    "phimoe",
+                                    "dbrx",
+                                    "llama4_text",
+                                    "phi3_longrope"};
 
 TEST_F(GgufExperts, AreReadAgainBitByBit) {
   for (const char* const name : kFolders) {
@@ -246,10 +275,67 @@ TEST_F(GgufExperts, OfOtherFunctionsThanTheArchitecturesAreRefusedByName) {
 
 // These have no names in GGUF files here.
 TEST_F(GgufExperts, OfOtherFamiliesAreRefusedByName) {
-  for (const char* const name : {"dbrx", "llama4_text", "jetmoe"}) {
-    const Folder folder = folder_of(name);
-    EXPECT_THAT(test::error_of([&] { (void)plan(folder); }).text(), HasSubstr(name));
-  }
+  const Folder folder = folder_of("jetmoe");
+  EXPECT_THAT(test::error_of([&] { (void)plan(folder); }).text(), HasSubstr("jetmoe"));
+}
+
+// The published Phi 3.5 MoE has two lists of factors, and one factor of sines and cosines.
+TEST_F(GgufExperts, OfPhimoeKeepTheirRotaryFactors) {
+  Folder folder = folder_of("phimoe");
+  const auto scaling = [](const char* long_mscale) {
+    return json::parse_strict(
+        fmt::format(R"({{"type": "longrope", "short_factor": [1.0, 1.02, 1.125, 2.5],
+            "long_factor": [1.0, 3.5, 12.25, 64.125], "short_mscale": 1.2431631,
+            "long_mscale": {}, "original_max_position_embeddings": 12}})",
+                    long_mscale),
+        "");
+  };
+  folder.config["rope_parameters"] = json::Value();
+  folder.config["rope_theta"] = json::Value::number(10000.0);
+  folder.config["rope_scaling"] = scaling("1.2431631");
+
+  const fs::path file = written(folder);
+
+  const GgufFile gguf(file);
+  EXPECT_EQ(gguf.integer("phimoe.rope.scaling.original_context_length"), 12);
+  EXPECT_FLOAT_EQ(static_cast<float>(gguf.number("phimoe.rope.scaling.attn_factor").value_or(0)),
+                  1.2431631F);
+  ASSERT_NE(gguf.tensor("rope_factors_long.weight"), nullptr);
+  const auto factors = values_of(stream_gguf(gguf, *gguf.tensor("rope_factors_long.weight")));
+  EXPECT_EQ(factors, (std::vector<float>{1.0F, 3.5F, 12.25F, 64.125F}));
+  EXPECT_EQ(described(open_foreign(file).value().model_config), described(folder.config));
+  // A file has one factor for texts of any length.
+  folder.config["rope_scaling"] = scaling("1.5");
+  EXPECT_THAT(test::error_of([&] { (void)plan(folder); }).text(), HasSubstr("long_mscale"));
+}
+
+// llama.cpp fixes these numbers, so a file of another model would be read as a wrong one.
+TEST_F(GgufExperts, OfLlama4HaveTheNumbersThatProgramsFix) {
+  const auto refusal = [&](const char* key, json::Value value) {
+    Folder folder = folder_of("llama4_text");
+    folder.config[key] = std::move(value);
+    return test::error_of([&] { (void)plan(folder); }).text();
+  };
+  for (const auto& [key, value] :
+       {std::pair("attention_chunk_size", json::Value::integer(16)),
+        std::pair("attn_scale", json::Value::number(0.2)),
+        std::pair("floor_scale", json::Value::integer(16)),
+        std::pair("attn_temperature_tuning", json::Value::boolean(false)),
+        std::pair("use_qk_norm", json::Value::boolean(false)),
+        std::pair("moe_layers", json::parse_strict("[0]", ""))})
+    EXPECT_THAT(refusal(key, value), HasSubstr(key));
+
+  // The rule of the published Scout leaves nothing between kept and stretched frequencies.
+  Folder scout = folder_of("llama4_text");
+  scout.config["rope_parameters"] = json::parse_strict(
+      R"({"rope_type": "llama3", "rope_theta": 500000.0, "factor": 16.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 1.0, "original_max_position_embeddings": 8192})",
+      "");
+  const fs::path file = written(scout);
+  const GgufFile gguf(file);
+  const auto factors = values_of(stream_gguf(gguf, *gguf.tensor("rope_freqs.weight")));
+  EXPECT_EQ(factors, (std::vector<float>{1.0F, 1.0F, 1.0F, 16.0F}));
+  EXPECT_EQ(described(open_foreign(file).value().model_config), described(scout.config));
 }
 
 }  // namespace
