@@ -261,6 +261,19 @@ TEST_F(PublishedCommands, UseTheTokenizerOfGpt2ThatIsBuiltIn) {
   EXPECT_THAT(refusal(clm + "--tokenizer_name gpt3"), HasSubstr("no tokenizer of that name"));
 }
 
+TEST_F(PublishedCommands, OfMegatronMayTurnAPartOfEachHead) {
+  const std::string rope = std::string(kMegatron) + "--position-embedding-type rope ";
+  ForeignCommand command = read(rope + "--rotary-percent 0.5");
+  EXPECT_EQ(key(command, "model.family"), "\"compose\"");
+  EXPECT_EQ(key(command, "model.norm"), "\"layer_norm\"");
+  EXPECT_EQ(key(command, "model.rotary_fraction"), "0.5");
+  EXPECT_EQ(key(read(rope), "model.rotary_fraction"), "none");
+  command =
+      read(rope + "--normalization RMSNorm --swiglu --disable-bias-linear --rotary-percent 0.5");
+  EXPECT_EQ(key(command, "model.family"), "\"compose\"");
+  EXPECT_EQ(key(command, "model.norm"), "\"rms\"");
+}
+
 TEST_F(PublishedCommands, OfBertHaveItsTokenizer) {
   write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
   const std::string bert =

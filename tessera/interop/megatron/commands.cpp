@@ -127,6 +127,8 @@ void set_composed(Meaning& meaning, const GptShape& shape) {
               json::Value::array({json::Value::string("word")}),
               meaning.find("@position"));
   meaning.copy("model.rope_theta", meaning.find("@rope_base"));
+  if (meaning.number("@rope_share").value_or(1.0) != 1.0)
+    meaning.copy("model.rotary_fraction", meaning.find("@rope_share"));
 }
 
 // True unless --kv-channels gives the heads another width than the hidden one divided by them.
@@ -139,18 +141,14 @@ bool has_usual_heads(const Meaning& meaning) {
 
 void set_decoder(Meaning& meaning) {
   const GptShape shape = gpt_shape_of(meaning);
-  const Setting* const share = meaning.given("@rope_share");
-  if (share != nullptr && share->value.as_double() != 1.0) {
-    meaning.refuse(fmt::format("{} {} is not supported", share->flag, share->value.dump()),
-                   "use --rotary-percent 1.0");
-  }
   if (meaning.is_on("@qk_norm"))
     meaning.refuse("--qk-layernorm is not supported",
                    "begin from a model that has such norms: model.from");
   if (meaning.is_on("@qkv_bias"))
     meaning.refuse("--add-qkv-bias is not supported",
                    "begin from a model that has such biases: model.from");
-  const bool llama = shape.rotary && shape.rms && meaning.is_on("@swiglu") && !shape.bias;
+  const bool whole = meaning.number("@rope_share").value_or(1.0) == 1.0;
+  const bool llama = shape.rotary && shape.rms && meaning.is_on("@swiglu") && !shape.bias && whole;
   const bool gpt2 = !shape.rotary && !shape.rms && has_usual_heads(meaning);
   if (llama) {
     set_llama(meaning, shape);
