@@ -357,7 +357,7 @@ TEST_F(Commands, ReadYamlOfLlamaFactory) {
         "cutoff_len: 128\nmax_samples: 1000\nlearning_rate: 1.0e-4\nlr_scheduler_type: cosine\n"
         "warmup_ratio: 0.1\nbf16: true\nresume_from_checkpoint: null\noutput_dir: out\n");
   const ForeignCommand command = read("llamafactory-cli train f.yaml learning_rate=2e-4");
-  EXPECT_EQ(key(command, "data.train"), "\"data/x.json\"");
+  EXPECT_EQ(key(command, "data.train"), "\"data/x.json[:1000]\"");
   EXPECT_EQ(key(command, "data.format"), "\"alpaca\"");
   EXPECT_EQ(key(command, "optimizer.params.lr"), "2e-4");
   EXPECT_EQ(key(command, "adapter.alpha"), "16");
