@@ -5,6 +5,7 @@
 #include <array>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/data/datasets_folder.h"
+#include "tessera/data/slices.h"
 #include "tessera/data/sources.h"
 #include "tessera/data/text_encoding.h"
 
@@ -79,12 +81,33 @@ const json::Value* find_path(const json::Value& value, std::string_view path) {
   return inner == nullptr ? nullptr : find_path(*inner, path.substr(dot + 1));
 }
 
+/// Ends the reading of a file behind the last record of a slice.
+struct EndOfSlice {};
+
 /// Reads the records of the files, one after the other.
 class Reader {
  public:
   Reader(const RecordOptions& options, const TakeRecord& take) : options_(options), take_(take) {}
 
-  void read(const std::string& file) {
+  void read(const std::string& name) {
+    const SlicedName sliced = cut_slice(name);
+    wanted_ = {.begin = 0, .end = std::numeric_limits<std::int64_t>::max()};
+    if (sliced.slice) {
+      wanted_ = range_of(*sliced.slice,
+                         is_fixed(*sliced.slice) ? wanted_.end : count_records(sliced.name));
+    }
+    seen_ = 0;
+    if (wanted_.begin >= wanted_.end) return;
+    try {
+      read_file(sliced.name);
+    } catch (const EndOfSlice&) {
+      // The records behind it are not looked at.
+    }
+  }
+  [[nodiscard]] RecordCounts counts() && { return std::move(counts_); }
+
+ private:
+  void read_file(const std::string& file) {
     const auto mapped = map_source(file);
     std::string kept;
     std::string_view bytes = without_bom(plain_text(mapped->text(), file, kept));
@@ -99,16 +122,26 @@ class Reader {
       if (const auto found = classes_.find(source); found != classes_.end())
         classes_[name] = found->second;
     }
-    const RecordSink sink = {
-        .json = [this](std::string_view text, std::int64_t line) { parse(text, line); },
-        .value = [this](json::Value value, std::int64_t line) { take(std::move(value), line); },
-        .bad = [this](const Error& error) { bad(error); },
-        .blank = [this] { ++counts_.blank; }};
+    const RecordSink sink = {.json =
+                                 [this](std::string_view text, std::int64_t line) {
+                                   if (is_wanted()) parse(text, line);
+                                 },
+                             .value =
+                                 [this](json::Value value, std::int64_t line) {
+                                   if (is_wanted()) take(std::move(value), line);
+                                 },
+                             .bad =
+                                 [this](const Error& error) {
+                                   if (is_wanted()) bad(error);
+                                 },
+                             .blank = [this] { counts_.blank += seen_ < wanted_.begin ? 0 : 1; }};
     format.read(text, sink);
   }
-  [[nodiscard]] RecordCounts counts() && { return std::move(counts_); }
-
- private:
+  /// Counts the next record; false before the slice.
+  bool is_wanted() {
+    if (seen_ >= wanted_.end) throw EndOfSlice{};
+    return seen_++ >= wanted_.begin;
+  }
   [[nodiscard]] std::string place(std::int64_t line) const {
     return fmt::format("{}:{}", file_, line);
   }
@@ -192,6 +225,8 @@ class Reader {
   const RecordOptions& options_;
   const TakeRecord& take_;
   std::string file_;
+  RecordRange wanted_;     // of the file
+  std::int64_t seen_ = 0;  // records of the file so far
   bool rows_ = false;
   ClassNames classes_;
   std::int64_t line_ = -1, in_line_ = 0;  // of the last record, and how many its line has so far
@@ -293,10 +328,46 @@ RecordCounts for_each_record(const std::vector<std::string>& files,
   return std::move(reader).counts();
 }
 
+std::int64_t count_records(const std::string& file) {
+  const auto mapped = map_source(file);
+  std::string kept;
+  const std::string_view bytes = without_bom(plain_text(mapped->text(), file, kept));
+  std::int64_t count = 0;
+  const RecordSink sink = {
+      .json = [&](std::string_view /*text*/, std::int64_t /*line*/) { ++count; },
+      .value = [&](const json::Value& /*value*/, std::int64_t /*line*/) { ++count; },
+      .bad = [&](const Error& /*error*/) { ++count; },
+      .blank = [] {}};
+  format_of(file, bytes).read({bytes, file}, sink);
+  return count;
+}
+
+std::vector<std::string> slice_files(const std::vector<std::string>& files, const Slice& slice) {
+  if (files.size() == 1) return {files.front() + slice_text(slice)};
+  std::vector<std::int64_t> counts;
+  std::int64_t all = 0;
+  for (const std::string& file : files) {
+    counts.push_back(count_records(file));
+    all += counts.back();
+  }
+  const RecordRange range = range_of(slice, all);
+  std::vector<std::string> out;
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < files.size(); first += counts[i++]) {
+    const std::int64_t begin = std::max(range.begin - first, std::int64_t{0}),
+                       end = std::min(range.end - first, counts[i]);
+    if (begin >= end) continue;
+    const bool whole = begin == 0 && end == counts[i];
+    out.push_back(whole ? files[i] : fmt::format("{}[{}:{}]", files[i], begin, end));
+  }
+  return out;
+}
+
 std::vector<std::string> record_files(const std::vector<std::string>& names, Split split) {
   std::vector<std::string> out;
-  for (const std::string& name : names) {
+  for (const std::string& whole : names) {
     std::error_code ignored;
+    const auto& [name, slice] = cut_slice(whole);
     std::vector<std::string> some = {name};
     if (fs::is_directory(name, ignored)) {
       some = in_folder(name, split);
@@ -311,6 +382,7 @@ std::vector<std::string> record_files(const std::vector<std::string>& names, Spl
                       "name files of records, or a folder of them");
       refuse_hole(file);
     }
+    if (slice) some = slice_files(some, *slice);
     out.insert(out.end(), some.begin(), some.end());
   }
   return out;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -159,7 +160,88 @@ std::vector<Source> files_of(const fs::path& folder) {
   return std::move(found);
 }
 
+/// Calls take(line, rest) for each line, with its newline; `rest` is the text from the line on.
+/// Ends early if take() returns false.
+template <class Take>
+void for_each_line_of(std::string_view text, const Take& take) {
+  while (!text.empty()) {
+    const std::size_t newline = text.find('\n');
+    const std::size_t size = newline == std::string_view::npos ? text.size() : newline + 1;
+    if (!take(text.substr(0, size), text)) return;
+    text.remove_prefix(size);
+  }
+}
+
+bool is_record_line(const Source& source, std::string_view line) {
+  return source.kind == Source::Kind::Text ||
+         line.find_first_not_of(" \t\r\n") != std::string_view::npos;
+}
+
+/// The number of records of a source, or of the lines of a text.
+std::int64_t records_of(const Source& source) {
+  const std::string name = source.path.string();
+  if (source.kind == Source::Kind::Records) return count_records(name);
+  const auto file = map_source(source.path);
+  std::string kept;
+  const std::string_view text = without_bom(plain_text(file->text(), name, kept));
+  std::int64_t count = 0;
+  for_each_line_of(text, [&](std::string_view line, std::string_view /*rest*/) {
+    count += is_record_line(source, line) ? 1 : 0;
+    return true;
+  });
+  return count;
+}
+
+/// The lines of a range. Lines of JSON before it are kept as empty ones, so that messages have the
+/// numbers of the file.
+std::string lines_of(const Source& source, std::string_view text) {
+  std::string before;
+  std::int64_t number = 0;
+  std::size_t begin = text.size(), end = text.size();
+  for_each_line_of(text, [&](std::string_view line, std::string_view rest) {
+    const std::size_t at = text.size() - rest.size();
+    if (is_record_line(source, line)) {
+      if (number == source.range->begin) begin = at;
+      if (number == source.range->end) end = at;
+      ++number;
+    }
+    if (begin == text.size() && source.kind == Source::Kind::Lines) before += '\n';
+    return end == text.size();
+  });
+  begin = std::min(begin, end);
+  return before + std::string(text.substr(begin, end - begin));
+}
+
+/// The sources that hold a slice of the records of all of them.
+std::vector<Source> sliced(std::vector<Source> sources, const Slice& slice) {
+  std::vector<std::int64_t> counts;
+  std::int64_t all = 0;
+  for (const Source& source : sources) {
+    counts.push_back(records_of(source));
+    all += counts.back();
+  }
+  const RecordRange range = range_of(slice, all);
+  std::vector<Source> out;
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < sources.size(); first += counts[i++]) {
+    const RecordRange own{.begin = std::max(range.begin - first, std::int64_t{0}),
+                          .end = std::min(range.end - first, counts[i])};
+    if (own.begin >= own.end) continue;
+    if (own != RecordRange{.begin = 0, .end = counts[i]}) sources[i].range = own;
+    out.push_back(std::move(sources[i]));
+  }
+  return out;
+}
+
 }  // namespace
+
+void refuse_range(const Source& source) {
+  TESSERA_REQUIRE(
+      !source.range,
+      Data,
+      fmt::format("a slice of {} is not read here, only all of it", source.path.string()),
+      "leave out the brackets, or write the slice into a file of its own");
+}
 
 void refuse_missing(const fs::path& path) {
   std::vector<std::string> neighbours;
@@ -190,6 +272,16 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
   std::vector<Source> sources;
   for (const fs::path& path : paths) {
     std::error_code ignored;
+    if (const SlicedName one = cut_slice(path.string()); one.slice) {
+      TESSERA_REQUIRE(
+          !names_token_file(one.name),
+          Data,
+          fmt::format("{}: a token file has no records of which a slice is read", path.string()),
+          "leave out the brackets, or tokenize a smaller text");
+      std::vector<Source> some = sliced(expand_sources({one.name}), *one.slice);
+      std::move(some.begin(), some.end(), std::back_inserter(sources));
+      continue;
+    }
     const fs::file_status status = fs::status(path, ignored);
     const bool pattern = path.native().find_first_of("*?[") != std::string::npos;
     if (!fs::exists(status) && pattern && !names_token_file(path)) {
@@ -262,16 +354,37 @@ SourceText::SourceText(const Source& source, const std::string& text_field)
     : file_(map_source(source.path)) {
   const std::string name = source.path.string();
   text_ = plain_text(file_->text(), name, kept_);
-  if (source.kind != Source::Kind::Records) return;
+  if (source.kind != Source::Kind::Records) {
+    if (!source.range) return;
+    kept_ = lines_of(source, without_bom(text_));
+    text_ = kept_;
+    return;
+  }
   std::string lines;
   TextColumn column(name, text_field, lines);
+  std::int64_t seen = 0;
+  // A record outside of the range is an empty line.
+  const auto is_wanted = [&] {
+    const std::int64_t number = seen++;
+    const bool wanted =
+        !source.range || (number >= source.range->begin && number < source.range->end);
+    if (!wanted && number < source.range->begin) lines += '\n';
+    return wanted;
+  };
   const auto refuse = [](const Error& error) { throw error; };
-  const RecordSink sink = {
-      .json = [&](std::string_view text,
-                  std::int64_t line) { column.add(json::parse_strict(text, name), line); },
-      .value = [&](json::Value value, std::int64_t line) { column.add(value, line); },
-      .bad = refuse,
-      .blank = [&] { lines += '\n'; }};
+  const RecordSink sink = {.json =
+                               [&](std::string_view text, std::int64_t line) {
+                                 if (is_wanted()) column.add(json::parse_strict(text, name), line);
+                               },
+                           .value =
+                               [&](json::Value value, std::int64_t line) {
+                                 if (is_wanted()) column.add(value, line);
+                               },
+                           .bad =
+                               [&](const Error& error) {
+                                 if (is_wanted()) refuse(error);
+                               },
+                           .blank = [&] { lines += '\n'; }};
   record_formats().get(source.format).read({without_bom(text_), name}, sink);
   kept_ = std::move(lines);
   text_ = kept_;

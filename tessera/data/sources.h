@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/base/files.h"
+#include "tessera/data/slices.h"
 
 namespace tessera::data {
 
@@ -20,6 +22,8 @@ struct Source {
   std::filesystem::path path;
   Kind kind;
   std::string format = {};  ///< of Records: its name in record_formats()
+  /// The records of which the source consists, of Text the lines; empty: all.
+  std::optional<RecordRange> range = std::nullopt;
 };
 
 /// The contents of a source, decompressed, and as lines of JSON if it has records.
@@ -41,7 +45,8 @@ class SourceText {
 
 /// The files of `paths` in order, which may be patterns such as "texts/*.md"; a folder contributes
 /// its .txt, .jsonl, parquet, arrow and compressed files and those of its subfolders, in byte order
-/// of paths, without compressed copies of the others. A warning counts other files by their
+/// of paths, without compressed copies of the others. A slice behind a path (slices.h) is one of
+/// the records of all its files, of a text one of its lines. A warning counts other files by their
 /// endings; hidden files and folders are ignored, and links to folders are not followed. Throws
 /// Error{Data} for something missing, unreadable, of another kind, or without such a file; throws
 /// Error{Io} if a limit or the disk prevents opening a folder.
@@ -57,6 +62,9 @@ bool names_token_file(const std::filesystem::path& path);
 
 /// Throws Error{Data} for a missing file or folder, and suggests the nearest name.
 [[noreturn]] void refuse_missing(const std::filesystem::path& path);
+
+/// Throws Error{Data} for a source that is a slice, for readers of whole files.
+void refuse_range(const Source& source);
 
 /// Throws Error{Data} for a file with a hole, whose zeros are not text and may be of any number.
 void refuse_hole(const std::filesystem::path& path);

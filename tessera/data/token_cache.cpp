@@ -54,6 +54,7 @@ std::string key_of(const std::vector<Source>& sources,
         source.kind == Source::Kind::Text    ? "text"
         : source.kind == Source::Kind::Lines ? "lines"
                                              : source.format);
+    if (source.range) add(hasher, fmt::format("{}:{}", source.range->begin, source.range->end));
     add(hasher, map_source(source.path)->text(), options.poll);
   }
   return files::hex64(hasher.digest());

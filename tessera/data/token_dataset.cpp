@@ -157,7 +157,9 @@ void DataOptions::describe(config::Fields& fields) {
   fields.field("train",
                train,
                {.text = "Training data: a .txt (one document), a .jsonl (one document per line), a "
-                        "folder of these, a list of these, or a .bin/.idx pair.",
+                        "folder of these, a list of these, or a .bin/.idx pair. Behind a name may "
+                        "stand a slice of its records, as in datasets: train.jsonl[:1000], "
+                        "data[10%:20%], train.parquet[-500:].",
                 .required = true});
   fields.field("sources",
                sources,

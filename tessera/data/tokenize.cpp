@@ -215,6 +215,10 @@ TokenizeStats tokenize_into(TokenSink& sink,
     for (Encoded encoded; workers.next(encoded);)
       add(encoded);
   }
+  // The lines before a slice are empty (SourceText).
+  for (const Source& source : files)
+    if (source.range && source.kind != Source::Kind::Text)
+      joiner.stats.skipped_empty -= source.range->begin;
   return joiner.stats;
 }
 

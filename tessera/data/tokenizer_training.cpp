@@ -94,6 +94,7 @@ std::vector<Stretch> stretches_of(const std::vector<fs::path>& sources) {
   constexpr std::size_t kBytes = std::size_t{1} << 20U;
   std::vector<Stretch> out;
   for (const Source& source : expand_sources(sources)) {
+    refuse_range(source);
     const auto file = map_source(source.path);
     const std::string_view text = without_bom(file->text());
     for (std::size_t begin = 0; begin < text.size();) {

@@ -244,9 +244,14 @@ void check_typed(const std::vector<std::string>& words) {
                       "type -- instead");
     }
     const std::size_t dollar = word.find('$');
-    const bool variable = dollar != std::string::npos && dollar + 1 < word.size() &&
-                          (word[dollar + 1] == '{' || word[dollar + 1] == '_' ||
-                           (word[dollar + 1] >= 'A' && word[dollar + 1] <= 'Z'));
+    const char next =
+        dollar != std::string::npos && dollar + 1 < word.size() ? word[dollar + 1] : '\0';
+    // In the middle of a word a small letter may belong to a pattern.
+    const bool begins = dollar == 0 || (dollar < word.size() && dollar > 0 &&
+                                        (word[dollar - 1] == '/' || word[dollar - 1] == '='));
+    const bool variable = next == '{' || next == '_' || (next >= 'A' && next <= 'Z') ||
+                          (begins && ((next >= 'a' && next <= 'z') ||
+                                      (next >= '0' && next <= '9') || next == '@' || next == '('));
     TESSERA_REQUIRE(
         !variable,
         Config,

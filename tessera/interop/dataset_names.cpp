@@ -13,6 +13,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/hub.h"
 #include "tessera/base/text.h"
+#include "tessera/data/records.h"
+#include "tessera/data/slices.h"
 
 namespace tessera::interop {
 namespace {
@@ -207,8 +209,10 @@ std::optional<fs::path> find_dataset(const std::string& name, const std::string&
   return with_config(*snapshot, config);
 }
 
-std::vector<std::string> split_files(const fs::path& dataset, const std::string& split) {
-  // "train[:90%]" and the like select records, which the caller refuses.
+namespace {
+
+// The files of a part without brackets.
+std::vector<std::string> files_of_part(const fs::path& dataset, const std::string& split) {
   constexpr int kLevels = 3;
   std::vector<std::string> out;
   if (!is_folder(dataset)) {
@@ -218,6 +222,35 @@ std::vector<std::string> split_files(const fs::path& dataset, const std::string&
   add_files(dataset, split, kLevels, out);
   if (out.empty() && split == "train" && !has_parts(dataset, kLevels))
     out.push_back(dataset.string());
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> split_files(const fs::path& dataset, const std::string& split) {
+  std::vector<std::string> out;
+  for (const std::string& term : text::split(split, '+')) {
+    const std::string part(text::trim(term));
+    const std::size_t open = part.ends_with(']') ? part.find('[') : part.npos;
+    std::vector<std::string> files = files_of_part(dataset, part.substr(0, open));
+    if (files.empty()) return {};
+    if (const auto slice =
+            open == part.npos ? std::nullopt : data::parse_slice(part.substr(open))) {
+      if (files.size() > 1) files = data::record_files(files, data::Split::Train);
+      files = data::slice_files(files, *slice);
+    } else if (open != part.npos) {
+      return {};
+    }
+    out.insert(out.end(), files.begin(), files.end());
+  }
+  return out;
+}
+
+json::Value names_value(const std::vector<std::string>& names) {
+  if (names.size() == 1) return json::Value::string(names.front());
+  json::Value out = json::Value::array();
+  for (const std::string& name : names)
+    out.push_back(json::Value::string(name));
   return out;
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/config/json.h"
+
 namespace tessera::interop {
 
 /// The folders in which data sets are looked for by name: those of TESSERA_DATA, separated by
@@ -26,10 +28,15 @@ std::optional<std::filesystem::path> find_dataset(const std::string& name,
 
 /// Returns the files of a part of a data set, sorted: a folder named `split`, or files whose names
 /// have it as a word ("glue-train.arrow", "train-00000-of-00001.parquet", "train.csv"). A folder
-/// whose files name no part is the part "train" as a whole, as is a file. Empty: there is no such
-/// part.
+/// whose files name no part is the part "train" as a whole, as is a file. `split` may have a slice
+/// behind it, and several of these a plus between them, as in `datasets`: "train[:10%]+test".
+/// Empty: there is no such part, or slice. Throws the errors of data::parse_slice() and
+/// data::slice_files().
 std::vector<std::string> split_files(const std::filesystem::path& dataset,
                                      const std::string& split);
+
+/// Names of files as a value of data.train: a text, or a list of several.
+json::Value names_value(const std::vector<std::string>& names);
 
 /// "fetch it with: hf download --repo-type dataset NAME; or name a file or folder".
 std::string how_to_fetch_dataset(const std::string& name);

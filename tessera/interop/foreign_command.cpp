@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -345,6 +346,25 @@ void set_always(std::string_view always, Meaning& meaning) {
     config::set_key(meaning.source, path, value, meaning.program);
 }
 
+// Without a number of ranks, those that the layout needs.
+void set_least_ranks(Meaning& meaning) {
+  if (meaning.ranks) return;
+  const auto size = [&](const char* key) -> std::int64_t {
+    const json::Value* const value = meaning.value(key);
+    const auto count = value != nullptr && value->is_number() ? value->as_integer() : std::nullopt;
+    return count && *count >= 1 && *count <= 1'000'000 ? *count : 1;
+  };
+  const std::int64_t tokens = size("parallel.tensor.size") * size("parallel.context.size"),
+                     experts = size("parallel.expert") * size("parallel.expert_tensor"),
+                     least = std::lcm(tokens, experts) * size("parallel.pipeline.size");
+  if (least <= 1) return;
+  meaning.ranks = least;
+  meaning.note(
+      fmt::format("the command names no number of ranks: {} are started, the fewest that "
+                  "its layout needs; torchrun --nproc_per_node N starts more",
+                  least));
+}
+
 // LLaMA-Factory's key=value behind the file.
 std::vector<std::string> with_dashes(const std::vector<std::string>& words) {
   std::vector<std::string> out;
@@ -424,6 +444,7 @@ ForeignCommand read_foreign_command(const std::vector<std::string>& words) {
     if (program->rules != nullptr) program->rules(meaning);
   }
   if (!meaning.problems.empty()) throw_problems(meaning);
+  set_least_ranks(meaning);
 
   out.program = meaning.program;
   out.own_words.insert(out.own_words.end(), meaning.own_words.begin(), meaning.own_words.end());

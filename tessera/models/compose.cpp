@@ -3,6 +3,7 @@
 // and names.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -159,6 +160,20 @@ void set_layers_of(const ComposeOptions& options, ComposedShape& shape, Checks& 
       "model.head_dim",
       fmt::format("rotary positions turn pairs of channels, and a head has {}", shape.head_dim),
       "choose an even number of channels");
+  if (options.rotary_fraction < 1.0) {
+    shape.rotary_channels =
+        std::llround(options.rotary_fraction * static_cast<double>(shape.head_dim));
+    checks.require(shape.order == ComposedOrder::Rotary,
+                   "model.rotary_fraction",
+                   "the model has no rotary positions",
+                   "set position to rotary, or remove rotary_fraction");
+    checks.require(shape.rotary_channels >= 2 && shape.rotary_channels % 2 == 0,
+                   "model.rotary_fraction",
+                   fmt::format("rotary positions turn pairs of channels, and {} of {} would turn",
+                               shape.rotary_channels,
+                               shape.head_dim),
+                   "choose a share with an even number of channels");
+  }
   checks.require(shape.order != ComposedOrder::Relative || shape.max_distance > shape.buckets / 2,
                  "model.position_max_distance",
                  fmt::format("position_max_distance {} lies among the distances that have one of "
@@ -207,7 +222,12 @@ json::Value description_of(const ComposeOptions& options, const ComposedShape& s
   }
   out->embedding_norm = shape.embedding.norm;
   ModelOptions whole("compose", std::move(out));
-  return config::write(whole);
+  json::Value description = config::write(whole);
+  // A model that turns all channels is described as before there were others.
+  if (options.rotary_fraction == 1.0)
+    std::erase_if(description.members(),
+                  [](const auto& member) { return member.first == "rotary_fraction"; });
+  return description;
 }
 
 /// The objective that trains the first head.
@@ -250,6 +270,7 @@ Resolved resolve_compose(const ComposeOptions& options,
     usable.masked_lm = usable.pair_head = usable.prefix = false;
     usable.causal = true;
     usable.order = ComposedOrder::Embedding;
+    usable.rotary_channels = 0;
     usable.embedding = {};
   }
   Resolved out = {.description = description_of(options, shape),
@@ -419,6 +440,11 @@ json::Value to_hf(const ComposeOptions& options) {
                   fmt::format("model.activation {} has no name in TencentPretrain's configuration",
                               options.activation),
                   "train with gelu, gelu_tanh, relu or silu");
+  TESSERA_REQUIRE(options.rotary_fraction == 1.0,
+                  Unsupported,
+                  fmt::format("model.rotary_fraction is {}, and TencentPretrain turns all channels",
+                              options.rotary_fraction),
+                  "train with rotary_fraction 1");
   json::Value out = json::Value::object(
       {{"model_type", text("compose")},
        {"emb_size", integer(options.hidden_size)},

@@ -162,6 +162,12 @@ void ComposeOptions::describe_layers(config::Fields& fields) {
   fields.field("rope_theta",
                rope_theta,
                {.text = "Base of the frequencies, with position rotary.", .min = 1, .max = 1e12});
+  fields.field("rotary_fraction",
+               rotary_fraction,
+               {.text = "Share of a head's channels, the first ones, that rotary positions turn.",
+                .min = 0,
+                .max = 1,
+                .above_min = true});
   describe_dropout(fields,
                    "Dropout probability after the embedding, on attention weights and on the "
                    "outputs of the branches.");

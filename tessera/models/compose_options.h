@@ -32,7 +32,7 @@ struct ComposeOptions final : FamilyOptions {
   bool bias = true, scale_attention = true, scale_output = false;
   std::optional<std::int64_t> head_dim, num_decoder_layers;
   std::int64_t position_buckets = 32, position_max_distance = 128;
-  double rope_theta = 10000.0;
+  double rope_theta = 10000.0, rotary_fraction = 1.0;
   std::int64_t start_token = 0, pad_token = 0;
 
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {

@@ -108,7 +108,9 @@ SelfAttentionSpec self_attention_of(const ComposedShape& shape, bool writes) {
         .init = init};
   }
   if (shape.order == ComposedOrder::Rotary) {
-    out.rotary_frequencies = ops::rotary_frequencies(shape.head_dim, shape.rope_theta);
+    const std::int64_t channels =
+        shape.rotary_channels > 0 ? shape.rotary_channels : shape.head_dim;
+    out.rotary_frequencies = ops::rotary_frequencies(channels, shape.rope_theta);
     out.max_positions = shape.max_positions;
     out.rotary_interleaved = true;
   }

@@ -52,6 +52,7 @@ struct ComposedShape : Sizes {
   std::int64_t head_dim = 32;
   std::int64_t buckets = 32, max_distance = 128;  ///< for relative positions
   double rope_theta = 10000.0;
+  std::int64_t rotary_channels = 0;     ///< of a head, the first ones; 0: all
   std::int64_t num_decoder_layers = 0;  ///< layers of the writing stack; 0: none
   bool tie_embeddings = true;
   bool scale_output = false;  ///< divides the head's input by sqrt(hidden_size)

@@ -76,8 +76,8 @@ SelfAttentionSpec attention_of(const Gpt2Shape& shape, std::int64_t layer) {
       .head_dim = shape.hidden_size / shape.num_heads,
       .qkv_name = "attn.c_attn",
       .output_name = "attn.c_proj",
-      .qkv_bias = shape.qkv_bias,
-      .output_bias = true,
+      .qkv_bias = shape.qkv_bias && shape.bias,
+      .output_bias = shape.bias,
       .qkv_init = Init::normal(shape.init_std),
       .output_init = residual_init(shape),
       .dropout = shape.attention_dropout,
@@ -120,9 +120,11 @@ FeedForwardSpec feed_forward_of(const Gpt2Shape& shape, std::int64_t layer) {
                  .ffn_hidden_size = shape.ffn_hidden_size,
                  .input_name = "mlp.c_fc",
                  .output_name = "mlp.c_proj",
+                 .bias = shape.bias,
                  .input_init = Init::normal(shape.init_std),
                  .output_init = residual_init(shape),
-                 .activation = shape.activation};
+                 .activation = shape.activation,
+                 .gated = shape.gated};
 }
 
 LayerSpec layer_of(const Gpt2Shape& shape, std::int64_t layer) {
@@ -158,10 +160,11 @@ nn::Model gpt2(const Gpt2Shape& shape) {
 std::int64_t Gpt2Shape::num_parameters() const {
   const std::int64_t C = hidden_size, F = ffn_hidden_size;
   const std::int64_t outputs = C + 2 * (C / std::max<std::int64_t>(num_heads, 1)) * kv_heads();
-  const std::int64_t norms = 4 * C, qkv = outputs * (C + (qkv_bias ? 1 : 0)),
-                     projection = C * C + C;
+  const std::int64_t B = bias ? 1 : 0, inputs = (gated ? 2 : 1) * F;
+  const std::int64_t norms = 4 * C, qkv = outputs * (C + (qkv_bias ? B : 0)),
+                     projection = C * C + B * C;
   const std::int64_t sparse_layers = std::count(sparse.begin(), sparse.end(), true);
-  std::int64_t mlps = (num_layers - sparse_layers) * (F * C + F + C * F + C);
+  std::int64_t mlps = (num_layers - sparse_layers) * (inputs * (C + B) + C * F + B * C);
   if (sparse_layers > 0) mlps += sparse_layers * size_of(experts.value()).total;
   const std::int64_t tables = (tie_embeddings ? 1 : 2) * vocab_size * C + max_positions * C;
   return num_layers * (norms + qkv + projection) + mlps + tables + 2 * C;
@@ -192,8 +195,8 @@ const std::vector<Preset>& presets() {
 
 struct Gpt2Options final : FamilyOptions {
   std::optional<double> embedding_dropout, attention_dropout, residual_dropout, classifier_dropout;
-  bool qkv_bias = true, scale_attention = true, scale_attention_by_layer = false;
-  std::string activation = "gelu_tanh";
+  bool qkv_bias = true, bias = true, scale_attention = true, scale_attention_by_layer = false;
+  std::string activation = "gelu_tanh", feed_forward = "dense";
   double layer_norm_eps = 1e-5;
   double mlp_ratio = 4.0;
   MoeOptions moe;
@@ -222,6 +225,9 @@ struct Gpt2Options final : FamilyOptions {
     describe_classifier_dropout(fields, classifier_dropout, "0.1");
     fields.field(
         "qkv_bias", qkv_bias, {.text = "Whether the query, key and value projection has a bias."});
+    fields.field("bias",
+                 bias,
+                 {.text = "Whether the projections of the layers have biases; norms always do."});
     fields.field("scale_attention",
                  scale_attention,
                  {.text = "Whether attention scores are divided by the square root of a head's "
@@ -231,9 +237,14 @@ struct Gpt2Options final : FamilyOptions {
                  {.text = "Whether attention scores of layer i, the first one being 1, are also "
                           "divided by i."});
     describe_tie(fields);
+    fields.field("feed_forward",
+                 feed_forward,
+                 {.text = "The MLP, and experts: two projections, or three with a gate.",
+                  .choices = {"dense", "gated"}});
     fields.field("activation",
                  activation,
-                 {.text = "Activation function of the MLP.", .choices = ops::activation_names()});
+                 {.text = "Activation function of the MLP or of its gate.",
+                  .choices = ops::activation_names()});
     fields.field("layer_norm_eps",
                  layer_norm_eps,
                  {.text = "Epsilon added to the variance in layer norms.",
@@ -262,6 +273,8 @@ void set_rest(const Gpt2Options& options, Gpt2Shape& shape, Checks& checks) {
   shape.residual_dropout = options.residual_dropout.value_or(options.dropout);
   shape.classifier_dropout = options.classifier_dropout.value_or(kClassifierDropout);
   shape.qkv_bias = options.qkv_bias;
+  shape.bias = options.bias;
+  shape.gated = options.feed_forward == "gated";
   shape.scale_attention = options.scale_attention;
   shape.scale_by_layer = options.scale_attention_by_layer;
   shape.tie_embeddings = options.tie_embeddings;
@@ -281,8 +294,8 @@ MoeModel moe_model(const Gpt2Shape& shape) {
           .hidden_size = shape.hidden_size,
           .ffn_hidden_size = shape.ffn_hidden_size,
           .activation = shape.activation,
-          .gated = false,
-          .bias = true,
+          .gated = shape.gated,
+          .bias = shape.bias,
           .init_std = shape.init_std};
 }
 
@@ -316,6 +329,8 @@ json::Value description_of(const Gpt2Shape& shape, const MoeOptions& moe) {
   out.attention_dropout = shape.attention_dropout;
   out.residual_dropout = shape.residual_dropout;
   out.qkv_bias = shape.qkv_bias;
+  out.bias = shape.bias;
+  out.feed_forward = shape.gated ? "gated" : "dense";
   out.scale_attention = shape.scale_attention;
   out.scale_attention_by_layer = shape.scale_by_layer;
   out.tie_embeddings = shape.tie_embeddings;
@@ -326,6 +341,11 @@ json::Value description_of(const Gpt2Shape& shape, const MoeOptions& moe) {
   ModelOptions whole("gpt2", std::make_unique<Gpt2Options>(std::move(out)));
   json::Value description = config::write(whole);
   if (moe.num_experts == 0) leave_out_experts(description);
+  // A model without these forms is described as before there were any.
+  std::erase_if(description.members(), [&](const auto& member) {
+    return (member.first == "bias" && shape.bias) ||
+           (member.first == "feed_forward" && !shape.gated);
+  });
   return description;
 }
 
@@ -409,6 +429,10 @@ json::Value to_hf(const Gpt2Options& options) {
                   fmt::format("Hugging Face's GPT-2 has no experts (model.moe.num_experts is {})",
                               options.moe.num_experts),
                   "choose a family with experts in model.family");
+  TESSERA_REQUIRE(options.bias && options.feed_forward == "dense",
+                  Unsupported,
+                  "Hugging Face's GPT-2 has biases, and an MLP without a gate",
+                  "train with model.bias true and model.feed_forward dense");
   TESSERA_REQUIRE(options.qkv_bias,
                   Unsupported,
                   "model.qkv_bias is false, and Hugging Face's GPT-2 always has that bias",

@@ -20,6 +20,9 @@ struct Gpt2Shape : Sizes {
   double embedding_dropout = 0.0, attention_dropout = 0.0, residual_dropout = 0.0;
   double classifier_dropout = kClassifierDropout;  ///< in the head of token classification
   bool qkv_bias = true, tie_embeddings = true;
+  /// Biases of all projections of the layers; false: none of them, whatever qkv_bias says.
+  bool bias = true;
+  bool gated = false;  ///< the MLP computes activation(gate) * up
   std::string activation = "gelu_tanh";
   /// Attention scores are divided by the square root of the channels of a head; and those of layer
   /// i by i + 1 as well.

@@ -143,8 +143,10 @@ class MaskedLm final : public Task {
           "documents or pairs",
           [](const std::vector<std::string>& names) {
             std::vector<std::string> out;
-            for (const data::Source& source : data::expand_sources({names.begin(), names.end()}))
+            for (const data::Source& source : data::expand_sources({names.begin(), names.end()})) {
+              data::refuse_range(source);
               out.push_back(source.path.string());
+            }
             return out;
           });
     }

@@ -87,6 +87,7 @@ class SentencePairs::Reader {
       : to_(to), tokenizer_(tokenizer), how_(how) {}
 
   void read(const data::Source& source) {
+    data::refuse_range(source);
     const std::shared_ptr<const files::Mapped> file = data::map_source(source.path);
     const std::string_view text = data::without_bom(file->text());
     if (source.kind == data::Source::Kind::Text) {

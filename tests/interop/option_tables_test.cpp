@@ -178,8 +178,7 @@ TEST(OptionTables, HaveNoNameThatNoRuleReads) {
                                        "@entry",  // read by its own name in an object of a file
                                        "@checkpointing",  // the same
                                        "@fsdp_reshard_after_forward",
-                                       "@fsdp_version",
-                                       "@parallelism_config"};
+                                       "@fsdp_version"};
   std::string rules;
   for (const auto& entry :
        fs::recursive_directory_iterator(tessera::test::source_dir() / "tessera/interop")) {

@@ -84,11 +84,204 @@ TEST_F(PublishedCommands, ReadStoredWeightsOfFewBitsOnlyAsAWhole) {
   }
 }
 
-TEST_F(PublishedCommands, SayWhatToDoInPlaceOfASlice) {
+TEST_F(PublishedCommands, ReadSlicesOfADataSet) {
+  const auto of_axolotl = [](const std::string& split) {
+    write("x.yml",
+          "base_model: m\ndatasets:\n  - path: d\n    type: chat_template\n    split: " + split +
+              "\nsequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\nlearning_rate: 0.0002\n");
+    return key(read(kAxolotl), "data.train");
+  };
+  EXPECT_EQ(of_axolotl("train[:1%]"), "\"d/train.jsonl[:1%]\"");
+  EXPECT_EQ(of_axolotl("train[10%:20%]"), "\"d/train.jsonl[10%:20%]\"");
+  EXPECT_EQ(of_axolotl("train[-5:]"), "\"d/train.jsonl[-5:]\"");
+  write("d/test.jsonl", "{}\n{}\n");
+  EXPECT_EQ(of_axolotl("train[:1]+test[1:]"), R"(["d/train.jsonl[:1]","d/test.jsonl[1:]"])");
   write("x.yml",
-        "base_model: m\ndatasets:\n  - path: d\n    type: chat_template\n    split: train[:1%]\n"
-        "sequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\nlearning_rate: 0.0002\n");
-  EXPECT_THAT(refusal(kAxolotl), HasSubstr("head -n 100"));
+        "base_model: m\ndatasets:\n  - path: d\n    type: chat_template\n    split: train[:x]\n");
+  EXPECT_THAT(refusal(kAxolotl), HasSubstr("\"x\" is not an end of a slice"));
+  write("x.yml",
+        "base_model: m\ndatasets:\n  - path: d\n    type: chat_template\n    split: dev[:1%]\n");
+  EXPECT_THAT(refusal(kAxolotl), HasSubstr("has no part \"dev[:1%]\""));
+
+  const ForeignCommand trl = read(std::string(kSft) +
+                                  "--dataset_train_split train[:50%] --dataset_test_split "
+                                  "train[50%:] --eval_strategy epoch");
+  EXPECT_EQ(key(trl, "data.train"), "\"d/train.jsonl[:50%]\"");
+  EXPECT_EQ(key(trl, "data.validation"), "\"d/train.jsonl[50%:]\"");
+  write("sft.yaml",
+        "model_name_or_path: m\ndatasets:\n  - path: d\n    split: train[:1]\n  - path: d\n"
+        "    split: test\n");
+  EXPECT_EQ(key(read("trl sft --config sft.yaml"), "data.train"),
+            R"(["d/train.jsonl[:1]","d/test.jsonl"])");
+}
+
+// The scripts of Hugging Face and LLaMA-Factory take the first records of a set.
+TEST_F(PublishedCommands, TakeTheFirstRecords) {
+  const std::string record = R"({"sentence": "a", "label": 1})";
+  write("g.jsonl", record + "\n" + record + "\n" + record + "\n");
+  const std::string glue =
+      "run_glue.py --model_name_or_path m --train_file g.jsonl --validation_file g.jsonl "
+      "--do_train "
+      "--do_eval --output_dir out ";
+  const ForeignCommand command = read(glue + "--max_train_samples 2 --max_eval_samples 1");
+  EXPECT_EQ(key(command, "data.train"), "\"g.jsonl[:2]\"");
+  EXPECT_EQ(key(command, "data.validation"), "\"g.jsonl[:1]\"");
+  EXPECT_EQ(key(read(glue), "data.train"), "\"g.jsonl\"");
+  EXPECT_THAT(refusal(glue + "--max_train_samples 0"), HasSubstr("expected a number of records"));
+  // Their other scripts count blocks of text, or draw pictures.
+  EXPECT_THAT(refusal("run_clm.py --model_name_or_path m --train_file t.txt --do_train "
+                      "--output_dir out --max_train_samples 2"),
+              HasSubstr("blocks of text"));
+
+  // Several files are one set.
+  for (const char* part : {"s/train-0.jsonl", "s/train-1.jsonl"})
+    write(part, record + "\n" + record + "\n");
+  const std::string set =
+      "run_classification.py --model_name_or_path m --dataset_name s --do_train "
+      "--output_dir out ";
+  EXPECT_EQ(key(read(set + "--max_train_samples 3"), "data.train"),
+            R"(["s/train-0.jsonl","s/train-1.jsonl[0:1]"])");
+  EXPECT_EQ(key(read(set + "--max_train_samples 2"), "data.train"), "\"s/train-0.jsonl\"");
+
+  write("data/dataset_info.json",
+        R"({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json"}})");
+  for (const char* file : {"data/a.json", "data/b.json"})
+    write(file, R"([{"instruction": "i", "input": "", "output": "o"}])");
+  write("x.yaml",
+        "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: full\ndataset: a,b\n"
+        "max_samples: 1000\ntemplate: llama3\noutput_dir: out\n");
+  EXPECT_EQ(key(read("llamafactory-cli train x.yaml"), "data.train"),
+            R"(["data/a.json[:1000]","data/b.json[:1000]"])");
+}
+
+TEST_F(PublishedCommands, NameTheMembersOfMessages) {
+  const auto with = [](const std::string& lines) {
+    write("x.yml",
+          "base_model: m\ndatasets:\n  - path: d\n    type: chat_template\n" + lines +
+              "sequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\nlearning_rate: 0.0002\n");
+    return refusal(kAxolotl);
+  };
+  for (const char* known :
+       {"    field_thinking: thinking\n    template_thinking_key: thinking\n",
+        "    field_thinking: reasoning_content\n",
+        "    message_property_mappings:\n      role: role\n      content: content\n",
+        "    message_property_mappings:\n      role: from\n      content: value\n",
+        "    roles:\n      user: [user, human]\n      assistant: [gpt, assistant]\n"
+        "      system: [system]\n"})
+    EXPECT_EQ(with(known), "accepted") << known;
+  for (const auto& [lines, words] :
+       {std::pair("    field_thinking: thoughts\n", "field_thinking thoughts"),
+        std::pair("    message_property_mappings:\n      role: role\n      content: text\n",
+                  "content text is not supported"),
+        std::pair("    message_property_mappings:\n      role: from\n      content: content\n",
+                  "role from with content content"),
+        std::pair("    roles:\n      user: [customer]\n", "\"customer\" as the role user")})
+    EXPECT_THAT(with(lines), HasSubstr(words)) << lines;
+}
+
+TEST_F(PublishedCommands, ChangeTheConfigurationOfTheModelWhereItIsBuilt) {
+  write("m/config.json",
+        R"({"model_type": "mixtral", "vocab_size": 64, "router_aux_loss_coef": 0.02})");
+  axolotl("model_config:\n  output_router_logits: true\n");
+  EXPECT_EQ(key(read(kAxolotl), "model.moe.losses.balance"), "0.02");
+  axolotl("model_config:\n  output_router_logits: false\n");
+  EXPECT_EQ(key(read(kAxolotl), "model.moe.losses.balance"), "0");
+  axolotl("model_config:\n  vocab_size: 64\n");
+  EXPECT_EQ(refusal(kAxolotl), "accepted") << "it says so already";
+  axolotl("model_config:\n  hidden_size: 64\n");
+  EXPECT_THAT(refusal(kAxolotl), HasSubstr("hidden_size is not supported"));
+  axolotl("resize_token_embeddings_to_32x: true\n");
+  EXPECT_EQ(refusal(kAxolotl), "accepted");
+  write("m/config.json", R"({"model_type": "llama", "vocab_size": 65})");
+  EXPECT_THAT(refusal(kAxolotl), HasSubstr("no multiple of 32"));
+}
+
+TEST_F(PublishedCommands, ReachAWholeBatchByAccumulation) {
+  axolotl("batch_size: 12\n");
+  EXPECT_EQ(key(read(kAxolotl), "gradient_accumulation_steps"), "12");
+  axolotl("batch_size: 12\ngradient_accumulation_steps: 3\n");
+  EXPECT_EQ(key(read(kAxolotl), "gradient_accumulation_steps"), "3");
+}
+
+// Without a number of ranks there are as many as the layout needs.
+TEST_F(PublishedCommands, StartTheRanksThatTheirLayoutNeeds) {
+  for (const auto& [flags, ranks] :
+       {std::pair("", 0),
+        std::pair("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", 4),
+        std::pair("--context-parallel-size 2", 2)}) {
+    const ForeignCommand command = read(std::string("deepspeed ") + kMegatron + flags);
+    EXPECT_EQ(command.ranks.value_or(0), ranks) << flags;
+  }
+  EXPECT_EQ(read(std::string("torchrun --nproc_per_node 4 ") + kMegatron +
+                 "--tensor-model-parallel-size 2")
+                .ranks,
+            4);
+  axolotl("context_parallel_size: 2\n");
+  EXPECT_EQ(read(kAxolotl).ranks, 2);
+}
+
+TEST_F(PublishedCommands, DivideTheModelAsAccelerateIsTold) {
+  const auto with = [](const std::string& lines) {
+    write("a.yaml", "num_processes: 8\nparallelism_config:\n" + lines);
+    return std::string("accelerate launch --config_file a.yaml ") +
+           "run_clm.py --model_name_or_path m --train_file t.txt --do_train --output_dir out";
+  };
+  ForeignCommand command =
+      read(with("  parallelism_config_tp_size: 2\n"
+                "  parallelism_config_cp_size: 2\n"
+                "  parallelism_config_dp_shard_size: 2\n"
+                "  parallelism_config_dp_replicate_size: 1\n"));
+  EXPECT_EQ(key(command, "parallel.tensor.size"), "2");
+  EXPECT_EQ(key(command, "parallel.context.size"), "2");
+  EXPECT_EQ(key(command, "zero_optimization.stage"), "3");
+  command =
+      read(with("  parallelism_config_sp_size: 4\n  parallelism_config_sp_backend: deepspeed\n"));
+  EXPECT_EQ(key(command, "parallel.context.size"), "4");
+  EXPECT_EQ(key(command, "parallel.context.mode"), "\"ulysses\"");
+  command = read(with("  parallelism_config_tp_size: 1\n"));
+  EXPECT_EQ(key(command, "parallel.tensor.size"), "none");
+  EXPECT_THAT(refusal(with("  parallelism_config_xp_size: 2\n")),
+              HasSubstr("xp_size is not supported"));
+}
+
+TEST_F(PublishedCommands, PunishAnswersWithoutAnEnd) {
+  write("p/train.jsonl", R"({"prompt": "a"})");
+  const ForeignCommand command = read(
+      "ppo.py --model_name_or_path m --sft_model_path m --reward_model_path m --dataset_name p "
+      "--missing_eos_penalty 1.0");
+  EXPECT_THAT(key(command, "rl.rewards"), HasSubstr(R"("type":"missing_end","weight":1)"));
+}
+
+TEST_F(PublishedCommands, UseTheTokenizerOfGpt2ThatIsBuiltIn) {
+  const std::string clm =
+      "run_clm.py --model_type gpt2 --train_file t.txt --do_train --output_dir out ";
+  EXPECT_EQ(key(read(clm + "--tokenizer_name gpt2"), "tokenizer.type"), "\"gpt2\"");
+  EXPECT_EQ(key(read(clm + "--tokenizer_name openai-community/gpt2"), "tokenizer.type"),
+            "\"gpt2\"");
+  EXPECT_THAT(refusal(clm + "--tokenizer_name gpt3"), HasSubstr("no tokenizer of that name"));
+}
+
+TEST_F(PublishedCommands, OfMegatronMayTurnAPartOfEachHead) {
+  const std::string rope = std::string(kMegatron) + "--position-embedding-type rope ";
+  ForeignCommand command = read(rope + "--rotary-percent 0.5");
+  EXPECT_EQ(key(command, "model.family"), "\"compose\"");
+  EXPECT_EQ(key(command, "model.norm"), "\"layer_norm\"");
+  EXPECT_EQ(key(command, "model.rotary_fraction"), "0.5");
+  EXPECT_EQ(key(read(rope), "model.rotary_fraction"), "none");
+  command =
+      read(rope + "--normalization RMSNorm --swiglu --disable-bias-linear --rotary-percent 0.5");
+  EXPECT_EQ(key(command, "model.family"), "\"compose\"");
+  EXPECT_EQ(key(command, "model.norm"), "\"rms\"");
+}
+
+TEST_F(PublishedCommands, OfBertHaveItsTokenizer) {
+  write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n");
+  const std::string bert =
+      "pretrain_bert.py --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 "
+      "--max-position-embeddings 16 --micro-batch-size 2 --global-batch-size 8 --train-iters 10 "
+      "--lr 1e-3 --data-path t.txt --vocab-file vocab.txt --lr-decay-style cosine ";
+  EXPECT_EQ(key(read(bert), "tokenizer.vocab"), "\"vocab.txt\"");
+  EXPECT_EQ(key(read(bert), "model.vocab_size"), "128");
 }
 
 // DeepSpeed-Chat's scripts start main.py in the folder of the step.

@@ -92,6 +92,32 @@ std::string in_attention(const char* name) {
   return std::string(kAttention) + name;
 }
 
+// Queries that are zero in the channels that turn see no order among earlier tokens.
+TEST(ComposedModels, TurnTheShareOfChannelsThatIsGiven) {
+  const auto last = [](const std::string& share, const std::vector<std::int64_t>& ids) {
+    ModelRunner runner(
+        tiny("compose", R"("embedding": ["word"], "position": "rotary", "head_dim": 8)" + share)
+            .model);
+    at::Generator generator = at::detail::createCPUGenerator(5);
+    runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
+      out.normal_(info.name.find("norm") != std::string::npos ? 1.0 : 0.0, 0.4, generator);
+      if (info.name.ends_with("self_attn.qkv.weight"))
+        out.view({3, 2, 8, 16})[0].narrow(1, 0, 4).zero_();
+      if (info.name.ends_with("self_attn.qkv.bias")) out.zero_();
+    });
+    const nn::Batch batch = test::make_batch(at::tensor(ids, at::kLong).view({1, -1}));
+    nn::StepContext context(nn::Mode::Prefill, 1);
+    context.want_logits = true;
+    const at::NoGradGuard no_grad;
+    const at::Tensor logits = runner.infer(batch, context).outputs.at("logits");
+    return logits.reshape({-1, logits.size(-1)})[-1].clone();
+  };
+  const std::vector<std::int64_t> one = {3, 17, 9, 30, 2}, other = {9, 30, 3, 17, 2};
+  const std::string half = R"(, "rotary_fraction": 0.5)";
+  EXPECT_LT(difference(last(half, one), last(half, other)), kRounding);
+  EXPECT_GT(difference(last("", one), last("", other)), 1e-3);
+}
+
 TEST(ComposedModels, ABiasOfKeysChangesNothingInAttentionToTheEncoder) {
   Answers model;
   const at::Tensor without = model.logits();

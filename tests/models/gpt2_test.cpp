@@ -128,6 +128,45 @@ TEST(Gpt2, StartsWithSmallerResidualProjections) {
   EXPECT_TRUE(at::equal(runner.weights.at("h.0.mlp.c_fc.bias"), at::zeros({64})));
 }
 
+TEST(Gpt2, HasBiasesAndGatesAsTold) {
+  for (const bool bias : {true, false}) {
+    for (const bool gated : {true, false}) {
+      Gpt2Shape shape = tiny();
+      shape.bias = bias;
+      shape.gated = gated;
+      const ModelRunner runner(gpt2(shape));
+      std::int64_t total = 0;
+      for (const auto& [name, info] : runner.infos)
+        total += info->numel();
+      EXPECT_EQ(total, shape.num_parameters());
+      for (const char* name : {"h.0.attn.c_attn.bias",
+                               "h.0.attn.c_proj.bias",
+                               "h.0.mlp.c_fc.bias",
+                               "h.0.mlp.c_proj.bias"})
+        EXPECT_EQ(runner.infos.count(name), bias ? 1U : 0U) << name;
+      EXPECT_EQ(runner.infos.count("h.0.ln_1.bias"), 1U);
+      EXPECT_EQ(runner.infos.at("h.0.mlp.c_fc.weight")->numel(), (gated ? 2 : 1) * 64 * 32);
+    }
+  }
+}
+
+// Biases begin at 0, so that the first loss is the same without them.
+TEST(Gpt2, ComputesWithoutBiasesWhatItComputesWithThoseOfZero) {
+  const at::Tensor ids = random_ids(2, 24, 61);
+  for (const bool gated : {true, false}) {
+    Gpt2Shape shape = tiny();
+    shape.gated = gated;
+    ModelRunner with(gpt2(shape));
+    shape.bias = false;
+    ModelRunner without(gpt2(shape));
+    with.initialize(1);
+    without.initialize(1);
+    EXPECT_EQ(with.train(make_batch(ids, ids)), without.train(make_batch(ids, ids)));
+    EXPECT_TRUE(
+        with.grads.at("h.0.mlp.c_fc.weight").equal(without.grads.at("h.0.mlp.c_fc.weight")));
+  }
+}
+
 TEST(Gpt2, StartsAtTheEntropyOfItsVocabulary) {
   ModelRunner runner(gpt2(tiny()));
   runner.initialize(1);

@@ -197,7 +197,8 @@ TEST(RlRewards, AreReadWithTheirPlaces) {
 double reward(const std::string& rule,
               const std::string& text,
               const std::string& record = "{}",
-              std::int64_t tokens = 0) {
+              std::int64_t tokens = 0,
+              bool ended = true) {
   config::Problems problems;
   const std::vector<RlReward> rewards = read_rewards(json::parse(rule, "rule"), problems);
   problems.raise();
@@ -207,7 +208,7 @@ double reward(const std::string& rule,
                                  .prompt = "",
                                  .text = text,
                                  .tokens = tokens,
-                                 .ended = true});
+                                 .ended = ended});
 }
 
 TEST(RlRewards, ByRules) {
@@ -233,6 +234,8 @@ TEST(RlRewards, ByRules) {
   EXPECT_EQ(reward(R"({"type": "length", "min": 2, "max": 3})", "", "{}", 3), 1.0);
   EXPECT_EQ(reward(R"({"type": "length", "min": 2, "max": 3})", "", "{}", 4), 0.0);
   // Yu et al. 2025, eq. 13: 0 up to max - buffer, -1 from max on.
+  EXPECT_EQ(reward(R"({"type": "missing_end"})", "a", "{}", 5, /*ended=*/true), 0.0);
+  EXPECT_EQ(reward(R"({"type": "missing_end"})", "a", "{}", 5, /*ended=*/false), -1.0);
   const char* const overlong = R"({"type": "overlong", "max": 20, "buffer": 4})";
   EXPECT_EQ(reward(overlong, "", "{}", 16), 0.0);
   EXPECT_EQ(reward(overlong, "", "{}", 17), -0.25);

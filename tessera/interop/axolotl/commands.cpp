@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // axolotl's `axolotl train FILE.yml`.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -13,7 +14,11 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
+#include "tessera/interop/axolotl/command_data.h"
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/command_members.h"
 #include "tessera/interop/dataset_names.h"
@@ -32,146 +37,9 @@ constexpr std::string_view kRows =
     ;
 const bool kTables = add_option_tables("axolotl", kRows);
 
-std::string text_in(const json::Value& object, const char* key) {
-  const json::Value* const value = object.find(key);
-  return value != nullptr && value->is_string() ? value->as_string() : "";
-}
-
 void add_setting(Meaning& meaning, const Setting* from, std::string key, json::Value value) {
   const std::string flag = from == nullptr ? meaning.program : from->flag;
   meaning.flags.settings.push_back({flag, std::move(key), std::move(value)});
-}
-
-// ---- data ----
-
-struct Source {
-  std::vector<std::string> files;
-  std::string format;
-  json::Value map = json::Value::object();
-};
-
-// The format of records by axolotl's type ("alpaca", "chat_template", "completion",
-// "chatml.intel").
-std::string format_of(Meaning& meaning, const json::Value& entry, const std::string& place) {
-  const json::Value* const type = entry.find("type");
-  if (type == nullptr || type->is_null()) return "";
-  if (!type->is_string()) {
-    meaning.refuse(fmt::format("{}: a type with prompts of its own is not supported", place),
-                   "write the records as messages");
-    return "";
-  }
-  const std::string name = type->as_string();
-  const std::string first = name.substr(0, name.find_first_of(".:"));
-  if (first == "alpaca" || first == "alpaca_w_system") return "alpaca";
-  if (first == "chat_template") return "messages";
-  if (first == "sharegpt") return "sharegpt";
-  if (first == "completion" || first == "pretrain") return "text";
-  if (first == "input_output") {
-    meaning.refuse(fmt::format("{}: type {} is not supported", place, name),
-                   "write the records as messages");
-    return "";
-  }
-  // Types of preferences name a layout of columns, which is found by their names.
-  return "";
-}
-
-Source source_of(Meaning& meaning, const json::Value& entry, const std::string& split) {
-  Source out;
-  const std::string place = entry.place.text();
-  const std::string path = text_in(entry, "path");
-  out.format = format_of(meaning, entry, place);
-  if (out.format == "messages" && text_in(entry, "field_messages").empty() &&
-      entry.find("message_property_mappings") == nullptr &&
-      text_in(entry, "message_field_role") == "from")
-    out.format = "sharegpt";
-  const std::string field = text_in(entry, "field_messages");
-  const json::Value* const names = entry.find("message_property_mappings");
-  const bool sharegpt =
-      (names != nullptr && names->is_object() && text_in(*names, "role") == "from") ||
-      text_in(entry, "message_field_role") == "from";
-  if (out.format == "messages" && sharegpt) out.format = "sharegpt";
-  const char* const own = out.format == "sharegpt" ? "conversations" : "messages";
-  if (!field.empty() && field != own) out.map[own] = json::Value::string(field);
-  for (const char* text : {"text_column", "field"}) {
-    if (out.format == "text" && !text_in(entry, text).empty())
-      out.map["text"] = json::Value::string(text_in(entry, text));
-  }
-  check_members(meaning, entry, "axolotl/dataset");
-  for (const auto& [name, plain, ours] :
-       {std::tuple("message_field_role", "role", "from"),
-        std::tuple("message_field_content", "content", "value")}) {
-    const std::string word = text_in(entry, name);
-    if (!word.empty() && word != plain && word != ours)
-      meaning.refuse(fmt::format("{}: {} {} is not supported", place, name, word),
-                     "write the records as messages with role and content");
-  }
-  for (const auto& [name, ours] :
-       {std::pair("field_chosen", "chosen"), std::pair("field_rejected", "rejected")}) {
-    const std::string word = text_in(entry, name);
-    if (!word.empty() && word != ours) out.map[ours] = json::Value::string(word);
-  }
-  const json::Value* const data_files = entry.find("data_files");
-  if (data_files != nullptr && data_files->is_string()) {
-    out.files = {data_files->as_string()};
-  } else if (data_files != nullptr && data_files->is_array()) {
-    for (const json::Value& file : data_files->items())
-      out.files.push_back(file.is_string() ? file.as_string() : "");
-  }
-  std::error_code ignored;
-  for (std::string& file : out.files) {
-    if (!fs::exists(file, ignored) && fs::exists(fs::path(path) / file, ignored))
-      file = (fs::path(path) / file).string();
-  }
-  if (!out.files.empty() && fs::exists(out.files.front(), ignored)) return out;
-  const auto found = find_dataset(path, text_in(entry, "name"));
-  const std::string part = text_in(entry, "split").empty() ? split : text_in(entry, "split");
-  if (!found) {
-    meaning.refuse(fmt::format("{}: there is no data set {} on this machine", place, path),
-                   how_to_fetch_dataset(path));
-    return out;
-  }
-  out.files = split_files(*found, part);
-  if (out.files.empty())
-    meaning.refuse(fmt::format("{}: {} has no part \"{}\"", place, found->string(), part),
-                   part.find('[') == part.npos
-                       ? "name a part that it has"
-                       : "slices of a part are not read: write them into a file, such as with "
-                         "head -n 100 FILE > slice.jsonl, and name it: path");
-  return out;
-}
-
-void set_data(Meaning& meaning, const Setting& from, const char* key, bool supervised) {
-  if (!from.value.is_array() || from.value.items().empty()) {
-    meaning.refuse(fmt::format("{}: expected a list of data sets", from.flag), "- path: FILE");
-    return;
-  }
-  json::Value files = json::Value::array();
-  Source all;
-  bool first = true;
-  for (const json::Value& entry : from.value.items()) {
-    if (!entry.is_object()) continue;
-    Source one =
-        source_of(meaning, entry, std::string_view(key) == "data.train" ? "train" : "test");
-    for (const std::string& file : one.files)
-      files.push_back(json::Value::string(file));
-    if (!first && (one.format != all.format || !(one.map == all.map))) {
-      meaning.refuse(
-          fmt::format("{}: the data sets have different types or fields", entry.place.text()),
-          "write them into one format");
-    }
-    all = std::move(one);
-    first = false;
-  }
-  if (files.items().empty()) return;
-  meaning.set(key, files.items().size() == 1 ? files.items().front() : files, &from);
-  if (std::string_view(key) != "data.train") return;
-  if (supervised && !all.format.empty())
-    meaning.set("data.format", json::Value::string(all.format), &from);
-  if (all.format == "text" && all.map.find("text") != nullptr) {
-    meaning.set("data.text_field", *all.map.find("text"), &from);
-  } else if (!all.map.members().empty()) {
-    meaning.set("data.map", all.map, &from);
-  }
 }
 
 // ---- what is learned ----
@@ -231,16 +99,16 @@ void set_task(Meaning& meaning) {
   const bool supervised = rl.empty() && !meaning.is_on("@reward_model") && pretraining == nullptr;
   if (pretraining != nullptr) {
     const Setting copy = *pretraining;
-    set_data(meaning, copy, "data.train", false);
+    axolotl::set_data(meaning, copy, "data.train", false);
   } else if (data != nullptr) {
     const Setting copy = *data;
-    set_data(meaning, copy, "data.train", supervised);
+    axolotl::set_data(meaning, copy, "data.train", supervised);
   } else {
     meaning.refuse(fmt::format("{} without data", meaning.program), "name it: datasets");
   }
   if (const Setting* const test = meaning.given("@test_datasets")) {
     const Setting copy = *test;
-    set_data(meaning, copy, "data.validation", false);
+    axolotl::set_data(meaning, copy, "data.validation", false);
   }
   if (pretraining != nullptr) {
     meaning.set("task.type", json::Value::string("pretrain"), pretraining);
@@ -296,6 +164,67 @@ void set_weights(Meaning& meaning) {
         meaning, meaning.find("@linear"), "@lora_targets", json::Value::string("all-linear"));
   peft::set_adapter(meaning, {.from = meaning.given("@adapter"), .default_targets = !linear});
   meaning.copy("adapter.from", meaning.given("@adapter_from"));
+}
+
+// The whole batch of a rank is reached by accumulation, if that is not given.
+void set_accumulation(Meaning& meaning) {
+  const Setting* const whole = meaning.given("@whole_batch");
+  if (whole == nullptr || meaning.given("gradient_accumulation_steps") != nullptr) return;
+  const double micro = meaning.number("train_micro_batch_size_per_gpu").value_or(1);
+  const auto steps = static_cast<std::int64_t>(whole->value.as_double() / std::max(micro, 1.0));
+  if (steps < 1) {
+    meaning.refuse(fmt::format("{}: less than micro_batch_size", whole->flag), "raise it");
+    return;
+  }
+  meaning.set("gradient_accumulation_steps", json::Value::integer(steps), whole);
+}
+
+// The configuration of the model's folder; null if it cannot be read.
+json::Value config_of_model(const Meaning& meaning) {
+  const fs::path file = hub::model_path(meaning.text("@model")) / "config.json";
+  try {
+    return json::parse_strict(files::read(file), file.string());
+  } catch (const Error&) {
+    return {};  // the training says what is wrong with the folder
+  }
+}
+
+// Keys of config.json that the command changes.
+void set_model_config(Meaning& meaning) {
+  const Setting* const changes = meaning.given("@model_config");
+  const Setting* const rows = meaning.is_on("@rows_of_32") ? meaning.given("@rows_of_32") : nullptr;
+  if (rows != nullptr) {
+    const json::Value config = config_of_model(meaning);
+    const json::Value* const size = config.is_object() ? config.find("vocab_size") : nullptr;
+    const auto count = size != nullptr && size->is_number() ? size->as_integer() : std::nullopt;
+    if (count && *count % 32 != 0)
+      meaning.refuse(
+          fmt::format(
+              "{}: the {} rows of the model's embedding are no multiple of 32", rows->flag, *count),
+          "remove it: rows without a token are not needed here");
+  }
+  if (changes == nullptr || !changes->value.is_object()) return;
+  for (const auto& [key, value] : changes->value.members()) {
+    const std::string typed = fmt::format("{}: {}", value.key_place.text(), key);
+    const json::Value config = config_of_model(meaning);
+    const json::Value* const own = config.is_object() ? config.find(key) : nullptr;
+    if (value.is_null() || (own != nullptr && own->dump() == value.dump())) continue;
+    if (key == "output_router_logits" && value.is_bool()) {
+      const json::Value* const share =
+          config.is_object() ? config.find("router_aux_loss_coef") : nullptr;
+      const double coefficient =
+          share != nullptr && share->is_number() ? share->as_double() : 0.001;
+      if (share == nullptr && value.as_bool())
+        meaning.note(fmt::format("{}: router_aux_loss_coef is the usual 0.001", typed));
+      const Setting from{typed, "@model_config", value};
+      meaning.set("model.moe.losses.balance",
+                  json::Value::number(value.as_bool() ? coefficient : 0.0),
+                  &from);
+      continue;
+    }
+    meaning.refuse(fmt::format("{} is not supported", typed),
+                   "set it in config.json of the model's folder");
+  }
 }
 
 void set_precision(Meaning& meaning) {
@@ -448,6 +377,8 @@ void train(Meaning& meaning) {
     meaning.refuse(fmt::format("{}: expected a share below 1", size->flag), "val_set_size: 0.05");
   }
   set_task(meaning);
+  set_model_config(meaning);
+  set_accumulation(meaning);
   set_weights(meaning);
   set_intervals(meaning);
   set_schedule(meaning);

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -82,7 +83,20 @@ void set_no_trainer(Meaning& meaning) {
   }
 }
 
+// The first records of each part.
+void limit_parts(Meaning& meaning) {
+  for (const auto& [name, key] : {std::pair("@max_train", "data.train"),
+                                  std::pair("@max_eval", "data.validation"),
+                                  std::pair("@max_test", "data.test")}) {
+    const Setting* const most = meaning.given(name);
+    if (most == nullptr) continue;
+    const Setting copy = *most;
+    huggingface::limit_records(meaning, key, copy);
+  }
+}
+
 void finish(Meaning& meaning) {
+  limit_parts(meaning);
   require_training(meaning);
   set_model(meaning);
   huggingface::apply_trainer(meaning);

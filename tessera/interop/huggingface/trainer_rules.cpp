@@ -18,6 +18,7 @@
 #include "tessera/base/text.h"
 #include "tessera/config/overrides.h"
 #include "tessera/data/records.h"
+#include "tessera/data/slices.h"
 #include "tessera/interop/dataset_names.h"
 
 namespace tessera::interop::huggingface {
@@ -311,6 +312,13 @@ void set_tokenizer(Meaning& meaning, const Setting& name) {
     meaning.set("tokenizer.vocab", json::Value::string((folder / file).string()), &name);
     return;
   }
+  // The tokenizer of GPT-2 is a part of tessera.
+  const std::string& word = name.value.as_string();
+  for (const char* known : {"gpt2", "openai-community/gpt2"}) {
+    if (word != known) continue;
+    meaning.set("tokenizer.type", json::Value::string("gpt2"), &name);
+    return;
+  }
   meaning.refuse(fmt::format("{} {}: there is no tokenizer of that name on this machine",
                              name.flag,
                              name.value.as_string()),
@@ -354,17 +362,34 @@ void use_dataset(Meaning& meaning,
       }
       return;
     }
-    json::Value value = json::Value::string(files.front());
-    if (files.size() > 1) {
-      value = json::Value::array();
-      for (const std::string& file : files)
-        value.push_back(json::Value::string(file));
-    }
-    meaning.set(key, std::move(value), &name);
+    meaning.set(key, names_value(files), &name);
   };
   set("data.train", splits.train, true);
   set("data.validation", splits.validation, false);
   set("data.test", splits.test, false);
+}
+
+void limit_records(Meaning& meaning, std::string_view key, const Setting& most) {
+  const json::Value* const value = meaning.value(key);
+  if (value == nullptr) return;
+  std::vector<std::string> names;
+  if (value->is_string()) names.push_back(value->as_string());
+  if (value->is_array()) {
+    for (const json::Value& item : value->items())
+      names.push_back(item.as_string());
+  }
+  if (names.empty()) return;
+  if (!most.value.is_number() || most.value.as_double() < 1) {
+    meaning.refuse(fmt::format("{}: expected a number of records", most.flag), "give 1 or more");
+    return;
+  }
+  const data::Split part = key == "data.train"        ? data::Split::Train
+                           : key == "data.validation" ? data::Split::Validation
+                                                      : data::Split::Test;
+  if (names.size() > 1) names = data::record_files(names, part);
+  const data::Slice slice{.begin = std::nullopt,
+                          .end = static_cast<std::int64_t>(most.value.as_double())};
+  meaning.set(key, names_value(data::slice_files(names, slice)), &most);
 }
 
 void apply_trainer(Meaning& meaning) {

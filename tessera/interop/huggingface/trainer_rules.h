@@ -9,6 +9,10 @@
 
 namespace tessera::interop::huggingface {
 
+/// Keeps the first records of a key's data ("data.train"), as many as `most` says; all of its files
+/// together. Nothing happens without data. Throws the errors of data::slice_files().
+void limit_records(Meaning& meaning, std::string_view key, const ForeignFlags::Setting& most);
+
 /// Applies the rules of TrainingArguments: the schedule with its warm-up, the optimizer, precision,
 /// when a training is evaluated and saved, its length, the best model. Other programs that train
 /// with the Trainer use them, too.

@@ -150,6 +150,40 @@ void read_fsdp_part(Meaning& meaning, const json::Value& part) {
   }
 }
 
+// The members of parallelism_config in a file of accelerate: how the ranks divide the model, the
+// tokens and the states.
+void read_parallelism_part(Meaning& meaning, const json::Value& part) {
+  static const OptionTable& table = option_table("launchers/accelerate_parallelism");
+  for (const auto& [key, value] : part.members()) {
+    const std::string typed = fmt::format("{}: {}", value.key_place.text(), key);
+    const Option* const option = table.find(key);
+    if (value.is_null() || (option != nullptr && option->kind == OptionClass::Same)) continue;
+    const std::string word = text_of(&value);
+    if (option == nullptr) {
+      meaning.refuse(fmt::format("{} is not supported", typed), "remove it");
+    } else if (option->kind == OptionClass::Refused) {
+      if (word != option->initial && word != "1")
+        meaning.refuse(fmt::format("{} is not supported", typed), std::string(option->note));
+    } else if (word != "1") {
+      set_option(typed, *option, {word}, meaning.flags);
+    }
+  }
+  const ForeignFlags::Setting* const ulysses = meaning.given("@sp_size");
+  if (ulysses != nullptr) {
+    const ForeignFlags::Setting copy = *ulysses;
+    meaning.flags.settings.push_back({copy.flag, "parallel.context.size", copy.value});
+    meaning.flags.settings.push_back(
+        {copy.flag, "parallel.context.mode", json::Value::string("ulysses")});
+  }
+  const ForeignFlags::Setting* const shards = meaning.given("@dp_shard");
+  const bool stage = meaning.given("zero_optimization.stage") != nullptr;
+  if (shards != nullptr && !stage) {
+    const ForeignFlags::Setting copy = *shards;
+    meaning.flags.settings.push_back(
+        {copy.flag, "zero_optimization.stage", json::Value::integer(3)});
+  }
+}
+
 // Reads a file of `accelerate config` below the flags, which take precedence.
 void read_accelerate_file(Meaning& meaning) {
   const std::string path = meaning.text("@config_file");
@@ -190,6 +224,11 @@ void read_accelerate_file(Meaning& meaning) {
   if (type == "deepspeed" && deepspeed_part.is_object())
     read_deepspeed_part(meaning, deepspeed_part);
   if (type == "fsdp" && fsdp_part.is_object()) read_fsdp_part(meaning, fsdp_part);
+  const ForeignFlags::Setting* const parallel = meaning.given("@parallelism_config");
+  if (parallel != nullptr && parallel->value.is_object()) {
+    const json::Value part = parallel->value;
+    read_parallelism_part(meaning, part);
+  }
   meaning.flags.settings.insert(
       meaning.flags.settings.end(), of_flags.settings.begin(), of_flags.settings.end());
   if (!of_flags.config.empty()) meaning.flags.config = of_flags.config;

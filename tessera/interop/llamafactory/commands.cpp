@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/records.h"
+#include "tessera/data/slices.h"
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/dataset_names.h"
 #include "tessera/interop/huggingface/trainer_rules.h"
@@ -34,7 +35,7 @@ const bool kTables = add_option_tables("llamafactory", kRows);
 
 /// A data set of dataset_info.json.
 struct Source {
-  std::string path;
+  std::vector<std::string> files;
   std::string format;  ///< alpaca or sharegpt
   json::Value map;     ///< the tasks' field names and those of the file
 };
@@ -105,42 +106,42 @@ Source source_of(Meaning& meaning,
   const std::string file = text_in(*entry, "file_name");
   const std::string hub = text_in(*entry, "hf_hub_url");
   if (!file.empty()) {
-    out.path = (fs::path(folder) / file).string();
+    out.files = {(fs::path(folder) / file).string()};
   } else {
     const auto found = find_dataset(hub, text_in(*entry, "subset"));
     const std::string split = text_in(*entry, "split").empty() ? "train" : text_in(*entry, "split");
-    const std::vector<std::string> files =
-        found ? split_files(*found, split) : std::vector<std::string>{};
-    out.path = files.empty() ? "" : files.front();
     if (!found) {
       meaning.refuse(
           fmt::format("{} {}: there is no data set {} on this machine", from.flag, name, hub),
           how_to_fetch_dataset(hub));
+      return out;
     }
+    out.files = split_files(*found, split);
+    if (out.files.empty())
+      meaning.refuse(
+          fmt::format("{} {}: {} has no part \"{}\"", from.flag, name, found->string(), split),
+          "name a part that it has: split, in dataset_info.json");
   }
+  if (entry->find("num_samples") != nullptr)
+    meaning.refuse(fmt::format("{} {}: num_samples draws records at random", from.flag, name),
+                   "use max_samples, which takes the first ones");
   return out;
 }
 
-// LLaMA-Factory takes at most that many records of each data set.
-void check_samples(Meaning& meaning, const std::string& path) {
-  struct Enough {};
+// The first max_samples records of a data set.
+void limit_source(Meaning& meaning, std::vector<std::string>& files) {
   const Setting* const most = meaning.given("@max_samples");
-  if (most == nullptr) return;
-  const double limit = most->value.as_double();
-  double count = 0;
-  try {
-    data::for_each_record(
-        data::record_files({path}, data::Split::Train), {}, [&](const data::Record&) {
-          if (++count > limit) throw Enough{};
-        });
-  } catch (const Enough&) {
-    meaning.refuse(
-        fmt::format(
-            "{}: {} has more records, and a training reads all of its files", most->flag, path),
-        fmt::format("write a smaller file: head -n {} FILE > small.jsonl", limit));
-  } catch (const Error&) {
-    // The training reports what is wrong with the data.
+  if (most == nullptr || files.empty()) return;
+  if (!most->value.is_number() || most->value.as_double() < 1) {
+    meaning.refuse(fmt::format("{}: expected a number of records", most->flag),
+                   "max_samples: 1000");
+    return;
   }
+  std::error_code ignored;
+  if (!fs::exists(files.front(), ignored)) return;  // the training says that it is missing
+  if (files.size() > 1) files = data::record_files(files, data::Split::Train);
+  files = data::slice_files(
+      files, {.begin = std::nullopt, .end = static_cast<std::int64_t>(most->value.as_double())});
 }
 
 void set_data(Meaning& meaning, const char* key, const Setting& from) {
@@ -154,24 +155,24 @@ void set_data(Meaning& meaning, const char* key, const Setting& from) {
     return;
   }
   const json::Value info = read_settings(file.string());
-  json::Value paths = json::Value::array();
+  std::vector<std::string> names;
   Source all;
   bool first = true;
   for (const std::string& name : meaning.texts(from.key)) {
     Source one = source_of(meaning, from, name, info, folder);
-    if (one.path.empty()) continue;
+    if (one.files.empty()) continue;
     if (!first && (one.format != all.format || !(one.map == all.map))) {
       meaning.refuse(fmt::format("{}: the data sets have different formats or columns", from.flag),
                      "write them into one format");
       return;
     }
-    check_samples(meaning, one.path);
-    paths.push_back(json::Value::string(one.path));
+    limit_source(meaning, one.files);
+    names.insert(names.end(), one.files.begin(), one.files.end());
     all = std::move(one);
     first = false;
   }
-  if (paths.items().empty()) return;
-  meaning.set(key, paths.items().size() == 1 ? paths.items().front() : paths, &from);
+  if (names.empty()) return;
+  meaning.set(key, names_value(names), &from);
   if (std::string_view(key) != "data.train") return;
   const std::string stage = meaning.text("@stage", "sft");
   if (stage == "sft") meaning.set("data.format", json::Value::string(all.format), &from);

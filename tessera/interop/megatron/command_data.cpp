@@ -41,6 +41,16 @@ std::optional<std::int64_t> size_of_vocabulary(const std::string& file) {
   return std::nullopt;
 }
 
+std::optional<std::int64_t> lines_of(const std::string& file) {
+  try {
+    const std::string text = files::read(file);
+    const bool open = !text.empty() && text.back() != '\n';
+    return std::count(text.begin(), text.end(), '\n') + (open ? 1 : 0);
+  } catch (const Error&) {
+    return std::nullopt;  // the tokenizer reports what is wrong with the file
+  }
+}
+
 void set_tokenizer_file(Meaning& meaning, const Setting& model) {
   namespace fs = std::filesystem;
   fs::path path = hub::model_path(model.value.as_string());
@@ -133,8 +143,14 @@ void set_tokens(Meaning& meaning) {
                        *const merges = meaning.given("@merge_file"),
                        *const model = meaning.given("@tokenizer_model");
   const Setting* const type = meaning.given("@tokenizer_type");
-  const std::string name = meaning.text(
-      "@tokenizer_type", vocab != nullptr && merges != nullptr ? "GPT2BPETokenizer" : "");
+  // The scripts of BERT and T5 have another default than those of GPT.
+  const bool pairs = meaning.script.find("bert") != std::string::npos ||
+                     meaning.script.find("t5") != std::string::npos;
+  const char* const usual = vocab == nullptr    ? ""
+                            : pairs             ? "BertWordPieceLowerCase"
+                            : merges != nullptr ? "GPT2BPETokenizer"
+                                                : "";
+  const std::string name = meaning.text("@tokenizer_type", usual);
   if (name == "GPT2BPETokenizer") {
     set_word(meaning, "tokenizer.type", "gpt2", type);
     meaning.copy("tokenizer.vocab", vocab);
@@ -149,6 +165,8 @@ void set_tokens(Meaning& meaning) {
   } else if (name.starts_with("BertWordPiece") && vocab != nullptr) {
     set_word(meaning, "tokenizer.type", "file", type);
     meaning.copy("tokenizer.vocab", vocab);
+    if (const auto counted = lines_of(vocab->value.as_string()))
+      pad_vocabulary(meaning, *counted, vocab);
   } else if (model != nullptr) {
     set_tokenizer_file(meaning, *model);
   } else if (!name.empty()) {

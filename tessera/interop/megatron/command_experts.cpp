@@ -122,11 +122,11 @@ void set_experts(Meaning& meaning) {
   const Setting* const experts = meaning.given("@experts");
   if (experts == nullptr) return;
   const json::Value* const family = meaning.value("model.family");
-  if (family == nullptr || family->as_string() != "llama") {
+  if (family == nullptr || (family->as_string() != "llama" && family->as_string() != "gpt2")) {
     meaning.refuse(
-        fmt::format(
-            "{}: only models with RMSNorm, rotary positions, SwiGLU and no biases have experts",
-            experts->flag),
+        fmt::format("{}: experts are built for models with RMSNorm, rotary positions, SwiGLU and "
+                    "no biases, and for models with LayerNorm and learned positions",
+                    experts->flag),
         "--normalization RMSNorm --position-embedding-type rope --swiglu --disable-bias-linear");
     return;
   }

@@ -76,6 +76,8 @@ void set_gpt2(Meaning& meaning, const GptShape& shape) {
   set_word(meaning, "model.family", "gpt2", nullptr);
   set_word(meaning, "model.activation", shape.activation.c_str(), nullptr);
   set_on(meaning, "model.tie_embeddings", !shape.untied, meaning.find("@untie"));
+  if (!shape.bias) set_on(meaning, "model.bias", false, meaning.find("@no_bias"));
+  if (shape.gated) set_word(meaning, "model.feed_forward", "gated", meaning.find("@swiglu"));
   const Setting *const hidden = meaning.find("@hidden_dropout"), *const attention = meaning.find(
                                                                      "@attention_dropout");
   meaning.copy("model.embedding_dropout", hidden);
@@ -103,7 +105,7 @@ void set_llama(Meaning& meaning, const GptShape& shape) {
 
 void set_composed(Meaning& meaning, const GptShape& shape) {
   set_word(meaning, "model.family", "compose", nullptr);
-  set_word(meaning, "model.norm", shape.rms ? "rms_norm" : "layer_norm", meaning.find("@norm"));
+  set_word(meaning, "model.norm", shape.rms ? "rms" : "layer_norm", meaning.find("@norm"));
   set_word(meaning, "model.feed_forward", shape.gated ? "gated" : "dense", nullptr);
   set_word(meaning, "model.activation", shape.activation.c_str(), nullptr);
   set_on(meaning, "model.bias", shape.bias, meaning.find("@no_bias"));
@@ -125,24 +127,29 @@ void set_composed(Meaning& meaning, const GptShape& shape) {
               json::Value::array({json::Value::string("word")}),
               meaning.find("@position"));
   meaning.copy("model.rope_theta", meaning.find("@rope_base"));
+  if (meaning.number("@rope_share").value_or(1.0) != 1.0)
+    meaning.copy("model.rotary_fraction", meaning.find("@rope_share"));
+}
+
+// True unless --kv-channels gives the heads another width than the hidden one divided by them.
+bool has_usual_heads(const Meaning& meaning) {
+  const auto width = meaning.number("@head_dim"), heads = meaning.number("model.num_heads"),
+             hidden = meaning.number("model.hidden_size");
+  return meaning.given("@head_dim") == nullptr || !width || !heads || !hidden ||
+         *width * *heads == *hidden;
 }
 
 void set_decoder(Meaning& meaning) {
   const GptShape shape = gpt_shape_of(meaning);
-  const Setting* const share = meaning.given("@rope_share");
-  if (share != nullptr && share->value.as_double() != 1.0) {
-    meaning.refuse(fmt::format("{} {} is not supported", share->flag, share->value.dump()),
-                   "use --rotary-percent 1.0");
-  }
   if (meaning.is_on("@qk_norm"))
     meaning.refuse("--qk-layernorm is not supported",
                    "begin from a model that has such norms: model.from");
   if (meaning.is_on("@qkv_bias"))
     meaning.refuse("--add-qkv-bias is not supported",
                    "begin from a model that has such biases: model.from");
-  const bool llama = shape.rotary && shape.rms && meaning.is_on("@swiglu") && !shape.bias;
-  const bool gpt2 = !shape.rotary && !shape.rms && !shape.gated && shape.bias &&
-                    meaning.given("@head_dim") == nullptr;
+  const bool whole = meaning.number("@rope_share").value_or(1.0) == 1.0;
+  const bool llama = shape.rotary && shape.rms && meaning.is_on("@swiglu") && !shape.bias && whole;
+  const bool gpt2 = !shape.rotary && !shape.rms && has_usual_heads(meaning);
   if (llama) {
     set_llama(meaning, shape);
   } else if (gpt2) {

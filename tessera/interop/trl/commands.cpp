@@ -14,6 +14,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/interop/command_meaning.h"
+#include "tessera/interop/dataset_names.h"
 #include "tessera/interop/huggingface/trainer_rules.h"
 #include "tessera/interop/option_table.h"
 #include "tessera/interop/peft/command_rules.h"
@@ -40,19 +41,44 @@ void set_adapter(Meaning& meaning) {
   peft::set_adapter(meaning, {.from = meaning.find("@peft"), .default_targets = true});
 }
 
+// The data sets of a file of TRL, one behind the other: path, name, split, and columns that are all
+// there are.
+void set_mixture(Meaning& meaning, const Setting& many) {
+  std::vector<std::string> files;
+  const bool list = many.value.is_array() && !many.value.items().empty();
+  for (const json::Value& entry : list ? many.value.items() : std::vector<json::Value>()) {
+    const auto text = [&](const char* key) {
+      const json::Value* const value = entry.is_object() ? entry.find(key) : nullptr;
+      return value != nullptr && value->is_string() ? value->as_string() : std::string();
+    };
+    const std::string path = text("path");
+    const auto found = find_dataset(path, text("name"));
+    if (!found) {
+      meaning.refuse(fmt::format("{} {}: there is no such data set on this machine",
+                                 many.flag,
+                                 path.empty() ? "without a path" : path),
+                     how_to_fetch_dataset(path));
+      continue;
+    }
+    const std::string split = text("split").empty() ? "train" : text("split");
+    const std::vector<std::string> some = split_files(*found, split);
+    if (some.empty())
+      meaning.refuse(fmt::format("{} has no part \"{}\"", found->string(), split),
+                     "name a part that it has");
+    files.insert(files.end(), some.begin(), some.end());
+  }
+  if (!list)
+    meaning.refuse(fmt::format("{}: expected a list of data sets with paths", many.flag),
+                   "- path: FOLDER");
+  if (!files.empty()) meaning.set("data.train", names_value(files), &many);
+}
+
 void set_data(Meaning& meaning) {
   const Setting* const name = meaning.given("@dataset");
-  if (const Setting* const many = meaning.given("@datasets"); many != nullptr && name == nullptr) {
-    const bool one = many->value.is_array() && many->value.items().size() == 1;
-    const json::Value* const path = one ? many->value.items().front().find("path") : nullptr;
-    if (path == nullptr || !path->is_string()) {
-      meaning.refuse(fmt::format("{}: expected one data set with a path", many->flag),
-                     "mix several with data.sources");
-      return;
-    }
-    Setting single = *many;
-    single.value = *path;
-    huggingface::use_dataset(meaning, single, "", {.validation = "", .test = ""});
+  const Setting* const many = meaning.given("@datasets");
+  if (many != nullptr && name == nullptr) {
+    const Setting copy = *many;
+    set_mixture(meaning, copy);
     return;
   }
   if (name == nullptr) {
@@ -276,9 +302,13 @@ void ppo(Meaning& meaning) {
   set_rollouts(meaning);
   if (const Setting* const model = meaning.given("@reward_model"))
     meaning.copy("rl.critic.from", model);
-  if (const Setting* const penalty = meaning.given("@missing_end"))
-    meaning.refuse(fmt::format("{}: an answer without an end has no penalty here", penalty->flag),
-                   "use rl.truncated=mask, which leaves such answers out");
+  if (const Setting* const penalty = meaning.given("@missing_end")) {
+    const json::Value* const own = meaning.value("rl.rewards");
+    json::Value rewards = own != nullptr && own->is_array() ? *own : json::Value::array();
+    rewards.push_back(json::Value::object(
+        {{"type", json::Value::string("missing_end")}, {"weight", penalty->value}}));
+    meaning.set("rl.rewards", std::move(rewards), penalty);
+  }
   if (const Setting* const episodes = meaning.given("@episodes")) {
     const double batch = meaning.number("train_micro_batch_size_per_gpu").value_or(8) *
                          meaning.number("gradient_accumulation_steps").value_or(1) *

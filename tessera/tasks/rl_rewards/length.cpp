@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rewards of a completion's length: within bounds, and the soft punishment of long ones (Yu et al.
-// 2025, DAPO).
+// Rewards of a completion's length: within bounds, the soft punishment of long ones (Yu et al.
+// 2025, DAPO), and the punishment of those without an end (the missing_eos_penalty of TRL's PPO).
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -68,6 +68,24 @@ class Overlong final : public RuleReward {
   OverlongOptions options_;
 };
 
+struct MissingEndOptions {
+  void describe(config::Fields& /*fields*/) {}
+};
+
+/// Its weight is what a completion without an end loses.
+class MissingEnd final : public RuleReward {
+ public:
+  [[nodiscard]] double of(const Answer& answer) const override { return answer.ended ? 0.0 : -1.0; }
+};
+
+std::unique_ptr<RuleReward> make_missing_end(const json::Value& params,
+                                             config::Problems& problems,
+                                             config::Origins& origins) {
+  MissingEndOptions options;
+  config::read(params, options, problems, origins);
+  return std::make_unique<MissingEnd>();
+}
+
 std::unique_ptr<RuleReward> make_length(const json::Value& params,
                                         config::Problems& problems,
                                         config::Origins& origins) {
@@ -86,6 +104,7 @@ std::unique_ptr<RuleReward> make_overlong(const json::Value& params,
 
 TESSERA_RL_REWARD("length", make_length);
 TESSERA_RL_REWARD("overlong", make_overlong);
+TESSERA_RL_REWARD("missing_end", make_missing_end);
 
 }  // namespace
 }  // namespace tessera::tasks
