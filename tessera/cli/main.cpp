@@ -137,6 +137,18 @@ bool has_enough_stack() {
   return false;
 }
 
+/// libtorch's math library ends the process with a message about its own files where the current
+/// folder has no name, and relative paths would lead nowhere.
+bool has_current_folder() {
+  std::error_code failed;
+  static_cast<void>(fs::current_path(failed));
+  if (!failed) return true;
+  complain("the current folder cannot be determined: " + failed.message(),
+           {},
+           "it was removed or renamed after this shell entered it; enter a folder that exists: cd");
+  return false;
+}
+
 /// Ends the process without the destructors of static objects. Those of libtorch take 70 ms, a
 /// quarter of what a short command takes, only to free memory that the system takes back anyway.
 [[noreturn]] void leave(int code) {
@@ -148,7 +160,7 @@ bool has_enough_stack() {
 
 int main(int argc, char** argv) {
   open_closed_streams();
-  if (!has_enough_stack()) return kExitEnvironment;
+  if (!has_enough_stack() || !has_current_folder()) return kExitEnvironment;
   for (const fs::path& library : library_places()) {
     if (!is_there(library)) continue;
     std::string message;
