@@ -74,7 +74,8 @@ class Tag final : public RecordTask {
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
     const bool count = options_.loss.balance != ClassBalance::None;
     if (!options_.labels.empty() && !count) return Labels::named(options_.labels);
-    Labels found = tags_found_in(record_files(data.train, data::Split::Train), how(data), fields());
+    Labels found = tags_found_in(
+        record_files(data.train, data::Split::Train), how(data), fields(), options_.labels);
     return options_.labels.empty() ? found : counted(options_.labels, found);
   }
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {

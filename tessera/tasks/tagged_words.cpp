@@ -60,8 +60,9 @@ Words words_of(const data::Record& record, const WordFields& fields) {
 
 Labels tags_found_in(const std::vector<std::string>& files,
                      const data::RecordOptions& how,
-                     const WordFields& fields) {
-  LabelCollector found;
+                     const WordFields& fields,
+                     const std::vector<std::string>& named) {
+  LabelCollector found(named);
   for_each_record(files, how, [&](const data::Record& record) {
     const Words words = words_of(record, fields);
     for (const json::Value& tag : words.tags)

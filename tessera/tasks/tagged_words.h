@@ -22,10 +22,12 @@ struct WordFields {
   std::string words = "tokens", tags = "tags";
 };
 
-/// The tags of the records in `files`, as Labels::found_in() finds labels.
+/// The tags of the records in `files`, as Labels::found_in() finds labels. `named` are the tags
+/// that the configuration names (see LabelCollector).
 Labels tags_found_in(const std::vector<std::string>& files,
                      const data::RecordOptions& how,
-                     const WordFields& fields);
+                     const WordFields& fields,
+                     const std::vector<std::string>& named);
 
 /// Sequences of one length: "input_ids", "labels" and, if a text of the batch is shorter,
 /// "attention_mask", [T] int64. A word becomes one or more tokens; the first has the word's tag and
