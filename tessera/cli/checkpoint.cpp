@@ -48,6 +48,14 @@ std::vector<fs::path> some_at(const fs::path& path) {
   return found;
 }
 
+/// Of a run that has written none yet, nothing.
+std::vector<fs::path> listed_at(const fs::path& path) {
+  std::error_code ignored;
+  const bool of_run = fs::exists(path / "status.json", ignored) ||
+                      path.lexically_normal().filename() == checkpoint::kFolderOfRun;
+  return of_run ? checkpoints_at(path) : some_at(path);
+}
+
 /// Verifies all checkpoints, then throws the first error.
 int verify(const fs::path& path, const Common& common) {
   std::optional<Error> first;
@@ -76,7 +84,7 @@ int verify(const fs::path& path, const Common& common) {
 int list(const fs::path& path, const Common& common) {
   std::optional<Error> first;
   std::vector<json::Value> rows;
-  for (const fs::path& folder : checkpoints_at(path)) {
+  for (const fs::path& folder : listed_at(path)) {
     checkpoint::Meta meta;
     try {
       meta = checkpoint::Checkpoint(folder).meta();

@@ -86,12 +86,17 @@ std::string read_text(const std::string& argument) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) refuse_missing(path);
   if (fs::is_directory(path, ignored)) {
-    const bool run = fs::exists(path / "config.json", ignored);
-    throw Error(
-        Error::Kind::Config,
-        fmt::format("{} is a folder, expected a configuration", argument),
-        run ? fmt::format("to continue this run: tessera train {}", (path / "config.json").string())
-            : "name a JSON file");
+    std::string fix = "name a JSON file";
+    if (fs::exists(path / "status.json", ignored)) {
+      fix = fmt::format("to continue this run: tessera train {}", (path / "config.json").string());
+    } else if (fs::exists(path / "config.json", ignored)) {
+      fix =
+          "to train the model of this folder, name it in a configuration: \"model\": {\"from\": " +
+          json::Value::string(argument).dump() + "}";
+    }
+    throw Error(Error::Kind::Config,
+                fmt::format("{} is a folder, expected a configuration", argument),
+                fix);
   }
   const fs::file_type type = fs::status(path, ignored).type();
   TESSERA_REQUIRE(type != fs::file_type::character && type != fs::file_type::block,

@@ -20,6 +20,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/output_progress.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/text_lines.h"
@@ -228,6 +229,7 @@ int embed(const std::vector<std::string>& line) {
                   "--weights int8: matrices in eight bits are for making text",
                   "use fp32 or bf16");
   const EmbedPlan plan = plan_of(words);
+  require_other_file(words.file, words.out);
   std::vector<std::string> texts = read_text_lines(words.file, words.field);
   prepare_texts(texts, plan);
   std::unique_ptr<engine::OpenModel> model =

@@ -85,7 +85,7 @@ bool parse(GenerateFlags& words, const std::vector<std::string>& line) {
   arguments.option(
       "--out",
       &words.out,
-      "File for the texts of --prompts; existing lines are kept, and the run continues after them");
+      "File for the texts of --prompts; the same command continues it where it was interrupted");
   arguments.option("--batch-size",
                    &words.at_once,
                    "Number of texts of --prompts to generate together; no text depends on it [8]");
@@ -308,8 +308,15 @@ int generate(const std::vector<std::string>& line) {
   words.file.at_once = static_cast<int>(words.at_once.value_or(kAtOnce));
   words.file.quiet = words.common.quiet;
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
-  std::unique_ptr<engine::OpenModel> model =
-      engine::find_model(model_at(words.path, words.last, words.common));
+  const std::filesystem::path path = model_at(words.path, words.last, words.common);
+  if (!words.prompts.empty()) {
+    std::vector<std::filesystem::path> inputs = {path};
+    for (const engine::AdapterName& adapter : adapters)
+      inputs.push_back(adapter.path);
+    words.file.progress = OutputProgress(words.out, command_text("generate", line, inputs));
+    words.file.made = words.file.progress.kept(words.file.made, words.file.prompts.size());
+  }
+  std::unique_ptr<engine::OpenModel> model = engine::find_model(path);
   engine::add_adapters(*model, adapters);
   return with_model(
       std::move(model), words.ranks, as, [&](engine::OpenModel& opened, bool is_leader) {

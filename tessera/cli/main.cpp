@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kExitEnvironment = 8;
+constexpr int kExitMemory = 5, kExitEnvironment = 8;
 constexpr const char* kLibrary = "libtessera.so";
 constexpr const char* kLibtorch = "libtorch-2.11.0";
 
@@ -79,7 +79,22 @@ int complain(const std::string& what, const std::vector<fs::path>& looked, const
   return kExitEnvironment;
 }
 
+/// The limit of the process's memory, if it may be the reason for the loader's message.
+rlim_t memory_limit_behind(const std::string& message) {
+  rlimit memory{};
+  const bool fits = message.find("failed to map segment") != std::string::npos ||
+                    message.find("annot allocate memory") != std::string::npos;
+  return fits && getrlimit(RLIMIT_AS, &memory) == 0 ? memory.rlim_cur : RLIM_INFINITY;
+}
+
 int complain_about_load(const fs::path& library, const std::string& message) {
+  if (const rlim_t limit = memory_limit_behind(message); limit != RLIM_INFINITY) {
+    complain("the memory of a process is limited to " + std::to_string(limit >> 20U) +
+                 " MiB, too little to load the libraries of tessera",
+             {},
+             "raise the limit before the program starts: ulimit -v unlimited");
+    return kExitMemory;
+  }
   const std::string missing = missing_library(message);
   if (missing.empty()) {
     return complain("the library of tessera cannot be loaded: " + message,
@@ -137,6 +152,18 @@ bool has_enough_stack() {
   return false;
 }
 
+/// libtorch's math library ends the process with a message about its own files where the current
+/// folder has no name, and relative paths would lead nowhere.
+bool has_current_folder() {
+  std::error_code failed;
+  static_cast<void>(fs::current_path(failed));
+  if (!failed) return true;
+  complain("the current folder cannot be determined: " + failed.message(),
+           {},
+           "it was removed or renamed after this shell entered it; enter a folder that exists: cd");
+  return false;
+}
+
 /// Ends the process without the destructors of static objects. Those of libtorch take 70 ms, a
 /// quarter of what a short command takes, only to free memory that the system takes back anyway.
 [[noreturn]] void leave(int code) {
@@ -148,7 +175,7 @@ bool has_enough_stack() {
 
 int main(int argc, char** argv) {
   open_closed_streams();
-  if (!has_enough_stack()) return kExitEnvironment;
+  if (!has_enough_stack() || !has_current_folder()) return kExitEnvironment;
   for (const fs::path& library : library_places()) {
     if (!is_there(library)) continue;
     std::string message;

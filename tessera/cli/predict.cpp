@@ -21,6 +21,7 @@
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/model_task.h"
+#include "tessera/cli/output_progress.h"
 #include "tessera/cli/prediction_lines.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
@@ -56,9 +57,9 @@ bool parse_predict(PredictFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "predict",
       "Writes the prediction of a model that classifies, tags or estimates for each record of a "
-      "file: one JSON line per record, in the file's order, with the record's own columns. If the "
-      "output file already contains some lines, the command continues after them. A file that ends "
-      "with .csv or .tsv becomes a table, which is replaced.",
+      "file: one JSON line per record, in the file's order, with the record's own columns. The "
+      "same command continues where it was interrupted (FILE.progress is there meanwhile); a "
+      "finished file is replaced. A file that ends with .csv or .tsv becomes a table.",
       {"tessera predict runs/moods texts.csv --out moods.csv",
        "tessera predict ./bert-finetuned texts.jsonl --map '{\"text\": \"review\"}'",
        "tessera predict runs/birds folder-of-pictures --out birds.jsonl -n 2"});
@@ -189,6 +190,7 @@ std::int64_t already_predicted(const std::string& path, const ToPredict& data) {
 void predict_on(engine::OpenModel& model,
                 const PredictFlags& words,
                 const ToPredict& data,
+                const OutputProgress& progress,
                 std::int64_t made,
                 bool is_leader) {
   Terminal terminal;
@@ -196,8 +198,9 @@ void predict_on(engine::OpenModel& model,
   const std::optional<char> separator = PredictionTable::separator_of(words.out);
   PredictionTable table(separator.value_or(','));
   if (is_leader && !words.out.empty()) {
-    file.open(words.out, std::ios::binary | (separator ? std::ios::trunc : std::ios::app));
+    file.open(words.out, std::ios::binary | (made == 0 ? std::ios::trunc : std::ios::app));
     TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "choose another --out");
+    if (!separator) progress.begin();
   }
   const std::vector<std::string> names = label_names(model.shape.objective);
   const std::int64_t all = data.dataset->size();
@@ -234,6 +237,7 @@ void predict_on(engine::OpenModel& model,
   if (!is_leader || words.out.empty()) return;
   file.flush();
   TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
+  if (!separator) progress.finish();
   if (!words.common.quiet) {
     terminal.line(fmt::format("{} predictions in {}{}",
                               text::with_commas(all),
@@ -252,14 +256,22 @@ int predict(const std::vector<std::string>& line) {
                     fmt::format("{} {}: expected 1 or more", option, value.value_or(0)),
                     "");
   }
-  auto found = engine::find_model(model_at(words.path, words.last, words.common));
+  for (const std::string& name : words.data)
+    require_other_file(name, words.out);
+  const fs::path path = model_at(words.path, words.last, words.common);
+  auto found = engine::find_model(path);
   const ToPredict data = open_to_predict(words, *found);
-  const std::int64_t made = already_predicted(words.out, data);
+  std::vector<fs::path> inputs(words.data.begin(), words.data.end());
+  inputs.push_back(path);
+  const OutputProgress progress(words.out, command_text("predict", line, inputs));
+  const auto made = static_cast<std::int64_t>(
+      progress.kept(static_cast<std::size_t>(already_predicted(words.out, data)),
+                    static_cast<std::size_t>(data.dataset->size())));
   return with_model(std::move(found),
                     words.ranks,
                     engine::ReadAs::F32,
                     [&](engine::OpenModel& model, bool is_leader) {
-                      predict_on(model, words, data, made, is_leader);
+                      predict_on(model, words, data, progress, made, is_leader);
                     });
 }
 

@@ -142,8 +142,9 @@ class TextFile {
   TextFile(const PromptFile& file, bool is_leader)
       : file_(file), is_leader_(is_leader), written_(file.made) {
     if (!is_leader_) return;
-    out_.open(file.out, std::ios::binary | std::ios::app);
+    out_.open(file.out, std::ios::binary | (file.made == 0 ? std::ios::trunc : std::ios::app));
     TESSERA_REQUIRE(out_.good(), Io, "cannot write " + file.out, "choose another --out");
+    file.progress.begin();
   }
 
   [[nodiscard]] std::size_t written() const { return written_; }
@@ -160,6 +161,7 @@ class TextFile {
   void finish() {
     if (!is_leader_) return;
     append(blank_lines(file_.prompts.size()));
+    file_.progress.finish();
     if (file_.quiet) return;
     terminal_.line(fmt::format(
         "{} texts in {}, {:.1f} tokens/s{}",
@@ -274,6 +276,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
 PromptFile open_prompt_file(const std::string& in,
                             const std::string& out,
                             std::vector<std::string> adapter_names) {
+  require_other_file(in, out);
   PromptFile file;
   file.out = out;
   file.adapter_names = std::move(adapter_names);

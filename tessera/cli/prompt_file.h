@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/cli/output_progress.h"
 #include "tessera/engine/generate.h"
 
 namespace tessera::cli {
@@ -19,6 +20,7 @@ struct PromptFile {
   std::vector<std::string> adapter_names;  ///< of the model; empty: it has none
   std::vector<int> adapters;               ///< that of each prompt; -1: the base
   std::size_t made = 0;                    ///< number of prompts whose texts are already in `out`
+  OutputProgress progress;                 ///< of `out`
   int returned = 1;                        ///< number of beam search results per prompt
   int samples = 1;  ///< number of texts sampled per prompt, the i-th with seed + i
   int at_once = 1;  ///< number of texts generated together; no text depends on it
@@ -33,8 +35,8 @@ std::vector<std::string> read_prompts(const std::string& path);
 /// `adapter_names`, as "adapter": name, or the base, as null; the others use the first. Existing
 /// lines of `out` are kept if they belong to the first prompts and adapters; an incomplete last
 /// line is removed. A blank line has a blank one in `out`. Throws Error{Data} for damaged lines,
-/// and if `out` belongs to other prompts. Call it before ranks start, because they would see what
-/// the first of them writes.
+/// and if `out` belongs to other prompts, and Error{Config} if it is `in`. Call it before ranks
+/// start, because they would see what the first of them writes.
 PromptFile open_prompt_file(const std::string& in,
                             const std::string& out,
                             std::vector<std::string> adapter_names = {});

@@ -170,6 +170,14 @@ int watch(const std::vector<std::string>& line) {
                   Config,
                   fmt::format("--port {}: expected 0 to 65535", words.port),
                   "");
+  TESSERA_REQUIRE(words.text || !words.once,
+                  Config,
+                  "--once has no effect without --text",
+                  "add --text, or remove --once");
+  TESSERA_REQUIRE(words.port == 0 || !(words.text || words.common.json),
+                  Config,
+                  "--port has no effect: no page is served with --text or --json",
+                  "remove --port");
   std::vector<report::RunView> runs = open_runs(words.runs);
   if (words.common.json) {
     std::printf("%s\n", details_of(runs).dump().c_str());

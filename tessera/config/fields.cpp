@@ -239,6 +239,10 @@ class Reader : public Fields {
               const Doc& doc) {
     if (!value.is_string()) return mismatch(value, path, "a string", string_fix(value, doc));
     const std::string& text = value.as_string();
+    if (text.find('\0') != std::string::npos) {  // a path would end there
+      problems_.add(value.place, path, "has the character U+0000", "remove \\u0000");
+      return;
+    }
     if (!doc.choices.empty() &&
         std::find(doc.choices.begin(), doc.choices.end(), text) == doc.choices.end()) {
       problems_.add(
@@ -474,7 +478,7 @@ std::string unknown_key_fix(std::string_view key,
   constexpr std::size_t kFew = 3;  // a name that more objects have is ambiguous
   if (!elsewhere.empty() && elsewhere.size() <= kFew)
     return fmt::format("did you mean {}?", text::join(elsewhere, " or "));
-  return text::suggestion(trimmed, known);
+  return known.empty() ? "remove it: no key is expected here" : text::suggestion(trimmed, known);
 }
 
 void report_not_an_object(const json::Value& value,

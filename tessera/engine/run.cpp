@@ -316,6 +316,7 @@ int train_once(const planner::PlacedPlan& prepared,
   }
   if (const auto code = finished_already(resume, folder, mine, local.is_leader && !command.dry_run))
     return *code;
+  if (local.is_leader && mine.resume.kind == ResumeFrom::Kind::Never) folder.require_own_contents();
   if (command.dry_run) opened.early.reset();  // from here on it only reads, which may take long
   check_resume_point(resume, /*all_of_it=*/command.dry_run);
   if (command.dry_run && command.how.part != nullptr && command.how.part->hosts > 1)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/run_folder.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -94,6 +95,10 @@ std::string state_in(const json::Value& status) {
 
 // Suffix of the folder of a training that was moved aside: PATH.old-1.
 constexpr std::string_view kOld = "old-";
+
+bool goes_aside(const std::string& name) {
+  return name != "lock" && !name.starts_with(kOld);
+}
 
 template <class Name>
 fs::path first_free(Name name) {
@@ -250,6 +255,23 @@ fs::path RunFolder::make_aside() const {
   return failure ? inside : beside;
 }
 
+void RunFolder::require_own_contents() const {
+  std::error_code unknown;
+  const fs::path run = fs::weakly_canonical(path_, unknown), here = fs::current_path(unknown);
+  const fs::path below = here.lexically_relative(run);
+  const bool inside = !below.empty() && *below.begin() != "..";
+  const auto contents = fs::directory_iterator(path_, unknown);
+  const bool moves = std::any_of(fs::begin(contents), fs::end(contents), [](const auto& entry) {
+    return goes_aside(entry.path().filename().string());
+  });
+  TESSERA_REQUIRE(!inside || !moves,
+                  Io,
+                  fmt::format("the run folder {} contains the current folder: starting over would "
+                              "move all of its files aside",
+                              run.string()),
+                  "choose another run.dir, such as runs/my");
+}
+
 std::optional<fs::path> RunFolder::move_aside(const fs::path& spared) const {
   return moving(path_, [&]() -> std::optional<fs::path> {
     const fs::path inner =
@@ -259,8 +281,7 @@ std::optional<fs::path> RunFolder::move_aside(const fs::path& spared) const {
     std::vector<fs::path> going;
     for (const auto& entry : fs::directory_iterator(path_)) {
       const std::string name = entry.path().filename().string();
-      if (name != "lock" && name != *inner.begin() && !name.starts_with(kOld))
-        going.push_back(entry.path());
+      if (name != *inner.begin() && goes_aside(name)) going.push_back(entry.path());
     }
     if (going.empty()) return std::nullopt;
     const fs::path target = make_aside();

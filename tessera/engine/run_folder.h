@@ -49,6 +49,9 @@ class RunFolder {
   [[nodiscard]] bool has_training() const;
   /// True if the checkpoint belongs to this run.
   [[nodiscard]] bool holds(const std::filesystem::path& checkpoint) const;
+  /// Throws Error{Io} if move_aside() would also move the folder in which the program was started,
+  /// and with it files that are not of a run.
+  void require_own_contents() const;
   /// Moves everything except the lock and the entry that contains `spared` to PATH.old-N, or to
   /// old-N inside the folder if the parent is on another disk or not writable. Returns the target,
   /// or nothing if there was nothing to move. Throws Error{Io}; then everything is back in its

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <fmt/core.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "tessera/base/text.h"
@@ -29,10 +30,19 @@ std::string lost_text(int rank) {
   return fmt::format("rank {} was lost", rank);
 }
 
+/// The kernel sends SIGKILL at a hard limit of processor time, which ranks inherit.
+std::string cause_of_kill() {
+  const std::string usual = "sent by a user or another program";
+  rlimit time{};
+  if (getrlimit(RLIMIT_CPU, &time) != 0 || time.rlim_max == RLIM_INFINITY) return usual;
+  return fmt::format(
+      "{}, or by the limit of {} s of processor time (ulimit -t)", usual, time.rlim_max);
+}
+
 std::string cause_of(int signal) {
   switch (signal) {
     case SIGKILL:
-      return "sent by a user or another program";
+      return cause_of_kill();
     case SIGSEGV:
     case SIGILL:
     case SIGFPE:

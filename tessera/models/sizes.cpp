@@ -76,7 +76,7 @@ void set_layers(const FamilyOptions& options, const Preset* preset, Sizes& sizes
   const auto pick = [&](const std::optional<std::int64_t>& given,
                         std::int64_t Preset::*of_preset,
                         const char* key) {
-    checks.require(given || preset,
+    checks.require(given || preset || checks.concern(fmt::format("model.{}", key)),
                    fmt::format("model.{}", key),
                    fmt::format("model.{} is missing", key),
                    "give num_layers, hidden_size and num_heads, or a preset that they override");

@@ -59,6 +59,8 @@ class Checks {
   Checks(config::Problems& problems, const config::Origins& origins)
       : problems_(problems), origins_(origins) {}
   void require(bool holds, const std::string& path, std::string what, std::string fix);
+  /// Returns whether a problem of this key, whose value is absent then, was already found.
+  [[nodiscard]] bool concern(const std::string& path) const { return problems_.concern(path); }
 
  private:
   config::Problems& problems_;

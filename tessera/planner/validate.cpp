@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <numeric>
@@ -207,6 +208,12 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
 
 namespace {
 
+/// True if the folder `outer` is `inner`, or contains it.
+bool is_around(const std::filesystem::path& outer, const std::filesystem::path& inner) {
+  const auto below = inner.lexically_normal().lexically_relative(outer);
+  return !below.empty() && *below.begin() != "..";
+}
+
 /// Why no run can have this folder; nothing if one can. What a run writes into it has names of up
 /// to 256 bytes below the folder's.
 std::optional<std::string> obstacle_of_run_dir(const std::string& dir) {
@@ -215,9 +222,13 @@ std::optional<std::string> obstacle_of_run_dir(const std::string& dir) {
   std::error_code unknown;
   const fs::path whole = fs::absolute(dir, unknown).lexically_normal();
   if (dir.empty() || unknown) return std::nullopt;
-  if (whole == whole.root_path())
-    return "is the root of the file system, and a run writes, moves and removes what is in its "
-           "folder";
+  if (dir == "~" || dir.starts_with("~/"))
+    return "begins with ~, which only shells replace by the home folder";
+  constexpr const char* kNotItsOwn = ", and a run writes, moves and removes what is in its folder";
+  if (whole == whole.root_path()) return std::string("is the root of the file system") + kNotItsOwn;
+  const char* const home = std::getenv("HOME");
+  if (home != nullptr && *home == '/' && is_around(whole, home))
+    return std::string("is the home folder, or a folder around it") + kNotItsOwn;
   for (const fs::path& part : whole) {
     if (part.native().size() > kLongestName)
       return fmt::format("has a name of {} bytes: file systems have names of up to {}",

@@ -183,7 +183,8 @@ class Classify final : public RecordTask {
                                    how(data),
                                    options_.fields,
                                    data.text_field,
-                                   kind());
+                                   kind(),
+                                   options_.labels);
     return options_.labels.empty() ? found : counted(options_.labels, found);
   }
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {

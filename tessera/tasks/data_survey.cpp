@@ -21,6 +21,7 @@
 #include "tessera/tasks/labelled_texts.h"
 #include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/superglue.h"
+#include "tessera/tasks/tagged_words.h"
 
 namespace tessera::tasks {
 namespace {
@@ -381,7 +382,8 @@ TaskOptions task_for(const data::Record& record, const std::string& chat_templat
     out.type = "seq2seq";
     return out;
   }
-  if (has("tokens") && has("tags")) {
+  const WordFields words = published_fields(record, {});
+  if (has(words.words) && has(words.tags)) {
     out.type = "tag";
     return out;
   }

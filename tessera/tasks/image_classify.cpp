@@ -104,7 +104,7 @@ class ImageClassify final : public RecordTask {
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
     const bool count = options_.loss.balance != ClassBalance::None;
     if (!options_.labels.empty() && !count) return Labels::named(options_.labels);
-    Labels found = labels_of_images(list(data, data.train));
+    Labels found = labels_of_images(list(data, data.train), options_.labels);
     return options_.labels.empty() ? found : counted(options_.labels, found);
   }
   [[nodiscard]] images::Preprocessing preprocessing_of(const DataRequest& request,

@@ -118,8 +118,9 @@ std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
   return out;
 }
 
-Labels labels_of_images(const std::vector<ImageRecord>& records) {
-  LabelCollector found;
+Labels labels_of_images(const std::vector<ImageRecord>& records,
+                        const std::vector<std::string>& named) {
+  LabelCollector found(named);
   for (const ImageRecord& record : records)
     found.add({.value = {}, .place = record.place}, record.label);
   return found.labels();

@@ -35,7 +35,9 @@ struct ImageRecord {
 std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
                                      const data::RecordOptions& how,
                                      const ImageFields& fields);
-Labels labels_of_images(const std::vector<ImageRecord>& records);
+/// `named` are the labels that the configuration names (see LabelCollector).
+Labels labels_of_images(const std::vector<ImageRecord>& records,
+                        const std::vector<std::string>& named);
 
 /// The file of Hugging Face's folders that specifies how images become numbers.
 inline constexpr const char* kPreprocessorFile = "preprocessor_config.json";

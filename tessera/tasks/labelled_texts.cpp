@@ -105,6 +105,10 @@ class LabelColumns {
 /// The labels that a record names.
 std::vector<Label> labels_in(const data::Record& record, const std::string& field, LabelKind kind) {
   const json::Value& value = field_of(record, field, "label_field");
+  if (kind == LabelKind::Class && value.is_array()) {
+    record.refuse(fmt::format("the label \"{}\" is {}", field, value.dump()),
+                  "give one label, or set task.params.multi_label to true");
+  }
   if (kind == LabelKind::Class) return {label_of(record, value, field)};
   std::vector<Label> out;
   if (value.is_string()) {  // as tables have several: "sad|angry"
@@ -184,8 +188,9 @@ Labels labels_found_in(const std::vector<std::string>& files,
                        const data::RecordOptions& how,
                        const TextFields& fields,
                        const std::string& text,
-                       LabelKind kind) {
-  LabelCollector found;
+                       LabelKind kind,
+                       const std::vector<std::string>& named) {
+  LabelCollector found(named);
   LabelColumns columns;
   bool listed = false;
   for_each_record(files, how, [&](const data::Record& written) {

@@ -57,12 +57,14 @@ TextFields find_fields(const data::Record& record,
                        const std::string& text,
                        bool labelled = true);
 /// The labels of the records in `files`. `kind`: Class or Classes. Of records with a column for
-/// each label: those that are 0 or 1 in every record, in their order.
+/// each label: those that are 0 or 1 in every record, in their order. `named` are the labels that
+/// the configuration names (see LabelCollector).
 Labels labels_found_in(const std::vector<std::string>& files,
                        const data::RecordOptions& how,
                        const TextFields& fields,
                        const std::string& text,
-                       LabelKind kind);
+                       LabelKind kind,
+                       const std::vector<std::string>& named);
 
 /// Tokenized texts of one length with labels: "input_ids" [T], int64; "label" (see LabelKind); and
 /// "attention_mask" [T], int64, 0 at padding, if a text of the batch is shorter. The tokenizer's

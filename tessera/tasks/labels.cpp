@@ -59,13 +59,12 @@ Label label_of(const data::Record& record, const json::Value& value, const std::
   if (value.is_bool()) return {.name = value.as_bool() ? "true" : "false"};
   const std::optional<std::int64_t> id =
       value.is_number() ? value.as_integer() : std::optional<std::int64_t>();
-  // -1 marks a missing label in published data.
-  if (!id || *id < 0 || *id >= kMostLabels) {
+  if (!id || *id <= -kMostLabels || *id >= kMostLabels) {
     record.refuse(fmt::format("the label \"{}\" is {}", field, value.dump()),
                   fmt::format("give a name or an integer from 0 to {}", kMostLabels - 1));
   }
   const auto names = declared_names(record, field);
-  if (names == nullptr) return {.name = std::to_string(*id), .id = id};
+  if (names == nullptr || *id < 0) return {.name = std::to_string(*id), .id = id};
   if (*id >= std::ssize(*names)) {
     record.refuse(
         fmt::format(
@@ -102,14 +101,25 @@ Labels Labels::found_in(const std::vector<std::string>& files,
                         const data::RecordOptions& how,
                         const std::string& field,
                         const char* option) {
-  LabelCollector found;
+  LabelCollector found({});
   for_each_record(files, how, [&](const data::Record& record) {
     found.add(record, label_of(record, field_of(record, field, option), field));
   });
   return found.labels();
 }
 
+LabelCollector::LabelCollector(std::vector<std::string> named) : named_(std::move(named)) {}
+
 void LabelCollector::add(const data::Record& record, const Label& label) {
+  // -1 and -100 mark missing labels in published data.
+  if (label.id && *label.id < 0 && std::ranges::find(named_, label.name) == named_.end()) {
+    record.refuse(
+        fmt::format("the label is {}, and negative numbers mark missing labels", *label.id),
+        fmt::format("if {} is a class, name all classes: task.params.labels [\"{}\", "
+                    "\"0\", ...]",
+                    *label.id,
+                    *label.id));
+  }
   if (label.id ? !names_.empty() : !numbers_.empty()) {
     record.refuse(fmt::format("the label is {}, and that of earlier records is {}",
                               label.id ? "an integer" : "a name",
@@ -309,7 +319,9 @@ std::optional<Label> label_of_head(const data::Record& record, const LabelHead& 
 std::vector<LabelHead> heads_found_in(const std::vector<std::string>& files,
                                       const data::RecordOptions& how,
                                       std::vector<LabelHead> heads) {
-  std::vector<LabelCollector> found(heads.size());
+  std::vector<LabelCollector> found;
+  for (const LabelHead& head : heads)
+    found.emplace_back(head.labels.names());
   for_each_record(files, how, [&](const data::Record& record) {
     for (std::size_t h = 0; h < heads.size(); ++h) {
       if (const auto label = label_of_head(record, heads[h])) found[h].add(record, *label);

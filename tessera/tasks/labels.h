@@ -66,6 +66,9 @@ std::int64_t id_in(const data::Record& record, const Label& label, const Labels&
 /// classes, all of these are labels, in the declared order.
 class LabelCollector {
  public:
+  /// `named` are the labels that the configuration names; negative integers that it does not name
+  /// are refused.
+  explicit LabelCollector(std::vector<std::string> named);
   void add(const data::Record& record, const Label& label);
   [[nodiscard]] Labels labels() const;
 
@@ -73,6 +76,7 @@ class LabelCollector {
   std::map<std::string, std::int64_t> names_;  // with their frequencies
   std::vector<std::string> declared_;
   std::map<std::int64_t, std::int64_t> numbers_;
+  std::vector<std::string> named_;
 };
 
 /// The weights of the classes in the loss.

@@ -25,13 +25,15 @@ struct TagOptions {
     fields.field("tokens_field",
                  tokens_field,
                  {.text = "Field of a record that contains the list of words, or a text of words "
-                          "with spaces between them."});
+                          "with spaces between them.",
+                  .default_text = "tokens, or words"});
     fields.field(
         "tags_field",
         tags_field,
         {.text =
              "Field of a record that contains the list of their tags, or a text of them: names or "
-             "integers from 0."});
+             "integers from 0.",
+         .default_text = "tags, ner_tags, ner or pos_tags, the first that a record has"});
     fields.field("labels",
                  labels,
                  {.text = "Names of the tags in the order of their ids.",
@@ -74,7 +76,8 @@ class Tag final : public RecordTask {
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
     const bool count = options_.loss.balance != ClassBalance::None;
     if (!options_.labels.empty() && !count) return Labels::named(options_.labels);
-    Labels found = tags_found_in(record_files(data.train, data::Split::Train), how(data), fields());
+    Labels found = tags_found_in(
+        record_files(data.train, data::Split::Train), how(data), fields(), options_.labels);
     return options_.labels.empty() ? found : counted(options_.labels, found);
   }
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {

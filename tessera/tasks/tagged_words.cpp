@@ -58,14 +58,27 @@ Words words_of(const data::Record& record, const WordFields& fields) {
 
 }  // namespace
 
+WordFields published_fields(const data::Record& record, WordFields fields) {
+  const auto has = [&](const char* name) { return record.value.find(name) != nullptr; };
+  if (fields.words == "tokens" && !has("tokens") && has("words")) fields.words = "words";
+  if (fields.tags != "tags" || has("tags")) return fields;
+  for (const char* name : {"ner_tags", "ner", "pos_tags"}) {
+    if (!has(name)) continue;
+    fields.tags = name;
+    break;
+  }
+  return fields;
+}
+
 Labels tags_found_in(const std::vector<std::string>& files,
                      const data::RecordOptions& how,
-                     const WordFields& fields) {
-  LabelCollector found;
+                     const WordFields& fields,
+                     const std::vector<std::string>& named) {
+  LabelCollector found(named);
   for_each_record(files, how, [&](const data::Record& record) {
-    const Words words = words_of(record, fields);
-    for (const json::Value& tag : words.tags)
-      found.add(record, label_of(record, tag, fields.tags));
+    const WordFields own = published_fields(record, fields);
+    for (const json::Value& tag : words_of(record, own).tags)
+      found.add(record, label_of(record, tag, own.tags));
   });
   return found.labels();
 }
@@ -87,15 +100,15 @@ void TaggedWords::read_files(const std::vector<std::string>& files,
                   fmt::format("texts of {} tokens have no room for one of their own", length_),
                   "raise data.sequence_length");
   read_records(files, how, poll, [&](const data::Record& record) {
-    const Words words = words_of(record, fields);
+    const WordFields own = published_fields(record, fields);
+    const Words words = words_of(record, own);
     Record sample{beginning, std::vector<std::int32_t>(beginning.size(), kNoTag)};
     for (std::size_t i = 0; i < words.words.size(); ++i) {
       const std::string& word = words.words[i].as_string();
       const std::size_t before = sample.ids.size();
       tokenizer.encode(i == 0 ? word : " " + word, sample.ids);
       const std::int64_t tag =
-          words.tags.empty() ? 0
-                             : id_in(record, label_of(record, words.tags[i], fields.tags), tags_);
+          words.tags.empty() ? 0 : id_in(record, label_of(record, words.tags[i], own.tags), tags_);
       sample.tags.resize(sample.ids.size(), kNoTag);
       const bool has_token = sample.ids.size() > before;
       if (has_token) sample.tags[before] = static_cast<std::int32_t>(tag);

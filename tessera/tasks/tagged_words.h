@@ -22,10 +22,17 @@ struct WordFields {
   std::string words = "tokens", tags = "tags";
 };
 
-/// The tags of the records in `files`, as Labels::found_in() finds labels.
+/// The fields of a record, where its words and tags have the names that published data gives them:
+/// "words" in place of "tokens", and "ner_tags", "ner" or "pos_tags" in place of "tags". Fields of
+/// other names are as given.
+WordFields published_fields(const data::Record& record, WordFields fields);
+
+/// The tags of the records in `files`, as Labels::found_in() finds labels. `named` are the tags
+/// that the configuration names (see LabelCollector).
 Labels tags_found_in(const std::vector<std::string>& files,
                      const data::RecordOptions& how,
-                     const WordFields& fields);
+                     const WordFields& fields,
+                     const std::vector<std::string>& named);
 
 /// Sequences of one length: "input_ids", "labels" and, if a text of the batch is shorter,
 /// "attention_mask", [T] int64. A word becomes one or more tokens; the first has the word's tag and

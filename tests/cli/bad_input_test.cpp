@@ -118,6 +118,12 @@ TEST_F(BadInput, AMissingFileComesWithTheNearest) {
 TEST_F(BadInput, AFolderIsNotAConfiguration) {
   EXPECT_EQ(train({folder_.path().string()}), 2);
   EXPECT_THAT(err_, HasSubstr("is a folder"));
+  write("config.json", R"({"model_type": "gpt2"})");
+  EXPECT_EQ(train({folder_.path().string()}), 2);
+  EXPECT_THAT(err_, HasSubstr("\"model\": {\"from\": "));
+  write("status.json", "{}");
+  EXPECT_EQ(train({folder_.path().string()}), 2);
+  EXPECT_THAT(err_, HasSubstr("to continue this run"));
 }
 
 TEST_F(BadInput, ADeviceIsNotAConfiguration) {
@@ -210,6 +216,11 @@ TEST_F(BadInput, AWrongValueIsNotAMissingOne) {
                   "data.validation_fraction=10%"},
                  {"data.validation_fraction: expected a number", "10%"});
   EXPECT_THAT(err_, testing::Not(HasSubstr("neither")));
+  const std::string few = R"("hidden_size": 16, "num_heads": 2)";
+  expect_refused(2,
+                 {config(R"("train_batch_size": 4)", R"({"num_layers": 1000000000, )" + few + "}")},
+                 {"model.num_layers: expected at most 10000"});
+  EXPECT_THAT(err_, testing::Not(HasSubstr("is missing")));
 }
 
 TEST_F(BadInput, AKeyInTheWrongPlaceComesWithTheRightOne) {

@@ -156,6 +156,24 @@ a_file_of_other_prompts_is_refused() {
   grep -q "choose another --out" "$box/err"
 }
 
+texts_are_those_of_the_command_that_made_the_file() {
+  local how=(--prompts "$base/in.jsonl" --out "$box/out.jsonl" --ignore-eos --threads 1 --temperature 0)
+  "$tessera" generate "$base/run" "${how[@]}" --max-new-tokens 3 -q || return 1
+  cp "$box/out.jsonl" "$box/three.jsonl"
+  # A finished file is not an answer to another command.
+  "$tessera" generate "$base/run" "${how[@]}" --max-new-tokens 4 -q || return 1
+  ! cmp -s "$box/out.jsonl" "$box/three.jsonl" || return 1
+  "$tessera" generate "$base/run" "${how[@]}" --max-new-tokens 3 -q && cmp "$box/out.jsonl" "$box/three.jsonl" || return 1
+  [[ ! -e $box/out.jsonl.progress ]] || return 1
+  # Nor is an interrupted one.
+  echo 0123456789abcdef >"$box/out.jsonl.progress"
+  ! "$tessera" generate "$base/run" "${how[@]}" --max-new-tokens 3 2>"$box/err" || return 1
+  grep -q "was begun with another model" "$box/err" && cmp "$box/out.jsonl" "$box/three.jsonl" || return 1
+  cp "$base/in.jsonl" "$box/in.jsonl"
+  ! "$tessera" generate "$base/run" --prompts "$box/in.jsonl" --out "$box/in.jsonl" 2>"$box/err" || return 1
+  grep -q "is the file that is read" "$box/err" && cmp "$base/in.jsonl" "$box/in.jsonl"
+}
+
 contradictory_options_are_refused() {
   ! "$tessera" generate "$base/run" --beams 2 --top-k 3 2>"$box/err" || return 1
   ! "$tessera" generate "$base/run" --return 2 2>"$box/err" || return 1
@@ -268,6 +286,7 @@ claim "a file of prompts continues after an interruption" a_file_of_prompts_goes
 claim "texts of a file do not depend on how many are made together" texts_of_a_file_do_not_depend_on_how_many_are_made_together
 claim_on_a_terminal "lines are edited and remembered on a terminal" lines_are_edited_and_remembered_on_a_terminal
 claim "a file of other prompts is refused" a_file_of_other_prompts_is_refused
+claim "texts of a file are those of the command that made it" texts_are_those_of_the_command_that_made_the_file
 claim "contradictory options are refused" contradictory_options_are_refused
 claim "a text ends before a stop string" a_text_ends_before_a_stop_string
 claim "scores agree with each other" scores_agree_with_each_other

@@ -76,6 +76,11 @@ predicts() {
   head -c 500 "$box/said.jsonl" >"$box/half.jsonl"
   "$tessera" predict "$1" "$box/new.csv" --out "$box/half.jsonl" --quiet || exit 1
   expect "the same where half was there" cmp "$box/said.jsonl" "$box/half.jsonl"
+  sed 's/aaab/bbba/' "$box/new.csv" >"$box/others.csv"
+  "$tessera" predict "$1" "$box/others.csv" --out "$box/half.jsonl" --quiet || exit 1
+  expect "a finished file is replaced" says '{"row":1,"label":"b",' <(sed -n 2p "$box/half.jsonl")
+  "$tessera" predict "$1" "$box/said.jsonl" --out "$box/said.jsonl" 2>"$box/err"
+  expect "exit code 2 where the output is the input" test $? -eq 2
   printf 'id,text\n7,aaab\n8,\n9,bbba\n' >"$box/gap.csv"
   "$tessera" predict "$1" "$box/gap.csv" --out "$box/gap.jsonl" --quiet || exit 1
   expect "the record after one that is skipped" says '{"row":2,"label":"b",' <(sed -n 2p "$box/gap.jsonl")

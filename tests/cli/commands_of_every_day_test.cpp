@@ -56,6 +56,13 @@ TEST(EveryDay, ManIsMadeFromTheHelp) {
                     HasSubstr("\\-\\-dry\\-run")));
 }
 
+TEST(EveryDay, FlagsOfWatchWithoutAnEffectAreRefused) {
+  EXPECT_THAT(run_program({"watch", "none", "--once"}).err,
+              HasSubstr("--once has no effect without --text"));
+  EXPECT_THAT(run_program({"watch", "none", "--text", "--port", "8080"}).err,
+              HasSubstr("--port has no effect"));
+}
+
 TEST(EveryDay, UnderscoresAndDashesAreAlike) {
   EXPECT_THAT(run_program({"watch", "none", "--text", "--on_ce"}).err, HasSubstr("unknown option"));
   // Both names lead to the same error about what is missing.

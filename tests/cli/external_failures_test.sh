@@ -95,6 +95,22 @@ a_small_stack_is_refused() {
   expect "the command that raises it" says "ulimit -s" "$box/err"
 }
 
+a_small_limit_of_memory_is_named() {
+  (ulimit -v 300000 && "$tessera" version) >"$box/out" 2>"$box/err"
+  local code=$?
+  expect "exit code 5, not $code: $(cat "$box/err")" test "$code" = 5
+  expect "the limit" says "limited to 292 MiB" "$box/err"
+  expect "the command that raises it" says "ulimit -v" "$box/err"
+}
+a_removed_current_folder_is_named() {
+  mkdir "$box/gone"
+  (cd "$box/gone" && rmdir "$box/gone" && "$tessera" version) >"$box/out" 2>"$box/err"
+  local code=$?
+  expect "exit code 8, not $code" test "$code" = 8
+  expect "what is wrong: $(cat "$box/err")" says "the current folder cannot be determined" "$box/err"
+  expect "two lines" test "$(wc -l <"$box/err")" = 2
+}
+
 claim "closed standard streams are not reused for files of the run" closed_streams_do_not_become_files
 claim "training continues when the reader of its output exits" a_reader_may_exit
 claim "other commands end when the reader of their output exits" a_command_ends_with_its_reader
@@ -102,4 +118,6 @@ claim "the exit code is correct after the run folder was removed" the_exit_code_
 claim "status.json records the loss of a launcher's first rank" a_launcher_loses 0
 claim "status.json records the loss of a launcher's last rank" a_launcher_loses 1
 claim "a stack that is too small is refused at the start" a_small_stack_is_refused
+claim "a limit of memory that is too small is named" a_small_limit_of_memory_is_named
+claim "a current folder that was removed is named" a_removed_current_folder_is_named
 claims_done

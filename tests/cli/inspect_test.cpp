@@ -240,6 +240,18 @@ TEST_F(Commands, ListShowsIntactAndDamagedCheckpoints) {
   EXPECT_NE(ran.out.find("step-00000001/manifest.json"), std::string::npos) << ran.out;
 }
 
+TEST_F(Commands, ListRefusesWhatIsNotARun) {
+  fs::create_directories(path("model"));
+  fs::create_directories(path("young") / "checkpoints");
+  write(path("young") / "status.json", "{}");
+
+  const Ran ran = run("checkpoint", {"list", path("model")});
+
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_NE(ran.out.find("holds no complete checkpoint"), std::string::npos) << ran.out;
+  EXPECT_EQ(run("checkpoint", {"list", path("young")}).code, 0);
+}
+
 TEST_F(Commands, MergeMakesOneFileOfAllRanks) {
   const fs::path made = make_run(path("a"));
   const std::string before = run("inspect", {made, "--digest"}).out;

@@ -225,6 +225,7 @@ TEST(UnknownKeys, AreFoundWhereTheyBelong) {
   EXPECT_EQ(unknown_key_fix("weight_decay", here, all),
             "did you mean optimizer.params.weight_decay?");
   EXPECT_EQ(unknown_key_fix("n_layer", here, all), "did you mean model.num_layers?");
+  EXPECT_EQ(unknown_key_fix("rate", {}), "remove it: no key is expected here");
   EXPECT_EQ(unknown_key_fix("tpye", here, all), "did you mean \"type\"?");
   // For keys of the parameters themselves.
   EXPECT_EQ(unknown_key_fix("learning_rate", std::vector<std::string>{"lr", "betas"}),
@@ -365,6 +366,13 @@ TEST(Documents, SayEverythingThatIsKnownOfAKey) {
   EXPECT_THAT(markdown(keys),
               AllOf(HasSubstr("## inner\n\nMore of it."),
                     HasSubstr("| `inner.mode` | string | \"fast\" |")));
+}
+
+TEST(Fields, RefuseTheCharacterThatEndsAPath) {
+  for (const char* text : {R"({"files": "a\u0000b"})",
+                           R"({"files": ["a", "\u0000"]})",
+                           R"({"inner": {"mode": "fast\u0000"}})"})
+    EXPECT_THAT(problems_of(text), HasSubstr("has the character U+0000")) << text;
 }
 
 }  // namespace

@@ -376,6 +376,26 @@ TEST(RunFolder, NeverMovesTheOldContentsAside) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "config.json"));
 }
 
+TEST(RunFolder, IsNotMovedAsideFromAroundTheCurrentFolder) {
+  const files::TempDir dir;
+  const std::filesystem::path before = std::filesystem::current_path();
+  files::write_atomic(dir.path() / "novel.txt", "a novel");
+  std::filesystem::create_directories(dir.path() / "deep" / "er");
+  for (const char* inside : {".", "deep/er"}) {
+    std::filesystem::current_path(dir.path() / inside);
+    const RunFolder folder(dir.path());
+
+    EXPECT_THROW(folder.require_own_contents(), Error) << inside;
+    EXPECT_NO_THROW(RunFolder(dir.path() / "run").require_own_contents()) << inside;
+    std::filesystem::current_path(before);
+    EXPECT_NO_THROW(folder.require_own_contents()) << inside;
+  }
+  const files::TempDir empty;
+  std::filesystem::current_path(empty.path());
+  EXPECT_NO_THROW(RunFolder(empty.path()).require_own_contents());
+  std::filesystem::current_path(before);
+}
+
 TEST(RunFolder, MovesTheOldContentsAsideHoweverItIsNamed) {
   const files::TempDir dir;
   const std::filesystem::path run = dir.path() / "run", link = dir.path() / "link";

@@ -5,10 +5,14 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace tessera::launch {
 namespace {
@@ -32,6 +36,20 @@ TEST(RankEnd, OfAKillWhileTheKernelCountedOneIsForMemory) {
   EXPECT_THAT(loss.text, HasSubstr("memory ran out"));
   EXPECT_EQ(loss.remedy, "use a smaller batch");
   EXPECT_EQ(describe_silent_loss(3, 41, true, messages).remedy, "use a smaller batch");
+}
+
+TEST(RankEnd, OfAKillNamesALimitOfProcessorTime) {
+  const pid_t child = fork();
+  if (child == 0) {  // a hard limit cannot be raised again
+    const rlimit limit{1'000'000, 1'000'000};
+    setrlimit(RLIMIT_CPU, &limit);
+    const std::string text = describe_loss(0, SIGKILL, 41, false, Messages()).text;
+    _exit(text.ends_with("or by the limit of 1000000 s of processor time (ulimit -t)") ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+
+  EXPECT_EQ(status, 0);
 }
 
 TEST(RankEnd, ByAnotherSignalIsNotForMemory) {

@@ -2,6 +2,8 @@
 // The plans that configurations resolve to, and the errors of those that cannot be resolved.
 #include "tessera/planner/plan.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -60,6 +62,19 @@ TEST(Plans, HaveAFolderThatARunCanHave) {
 
   for (const char* root : {"/", "//", "/.", "/tmp/.."})
     EXPECT_THAT(refused(root), AllOf(HasSubstr("run.dir"), HasSubstr("root of the file system")));
+  const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
+  if (home.size() > 1 && home.starts_with('/')) {
+    for (const char* place : {"", "/", "/x/..", "/.."}) {
+      const bool is_root = std::filesystem::path(home + place).lexically_normal() == "/";
+      EXPECT_THAT(refused(home + place),
+                  HasSubstr(is_root ? "root of the file system" : "is the home folder"))
+          << place;
+    }
+    EXPECT_EQ(refused(home + "/runs"), "");
+    EXPECT_EQ(refused(home + "x"), "");
+  }
+  for (const char* place : {"~", "~/runs/my"})
+    EXPECT_THAT(refused(place), AllOf(HasSubstr("run.dir"), HasSubstr("only shells replace")));
   EXPECT_THAT(refused(std::string(4050, 'a')), HasSubstr("has a name of 4050 bytes"));
   EXPECT_THAT(refused(deep), HasSubstr("need a path of up to 3840"));
   EXPECT_EQ(refused(deep.substr(0, 3000)), "");

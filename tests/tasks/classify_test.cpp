@@ -445,16 +445,19 @@ TEST_F(Classification, NamesFileAndLineOfABadRecord) {
   const struct {
     const char* record;
     const char* what;
-  } kCases[] = {{"{\"text\": \"a\"", "train.jsonl:2"},
-                {"[1]", "train.jsonl:2: expected a JSON object, found an array"},
-                {"{\"text\": \"a\"}", "train.jsonl:2: the record has no \"label\""},
-                {"{\"label\": \"x\"}", "train.jsonl:2: the record has no \"text\""},
-                {"{\"text\": 5, \"label\": \"x\"}", "train.jsonl:2: \"text\" is a number"},
-                {"{\"text\": \"\", \"label\": \"x\"}", "train.jsonl:2: \"text\" is empty"},
-                {"{\"text\": \"a\", \"label\": 1.5}", "train.jsonl:2: the label \"label\" is 1.5"},
-                {"{\"text\": \"a\", \"label\": -1}", "train.jsonl:2: the label \"label\" is -1"},
-                {"{\"text\": \"a\", \"label\": 1}",
-                 "train.jsonl:2: the label is an integer, and that of earlier records is a name"}};
+  } kCases[] = {
+      {"{\"text\": \"a\"", "train.jsonl:2"},
+      {"[1]", "train.jsonl:2: expected a JSON object, found an array"},
+      {"{\"text\": \"a\"}", "train.jsonl:2: the record has no \"label\""},
+      {"{\"label\": \"x\"}", "train.jsonl:2: the record has no \"text\""},
+      {"{\"text\": 5, \"label\": \"x\"}", "train.jsonl:2: \"text\" is a number"},
+      {"{\"text\": \"\", \"label\": \"x\"}", "train.jsonl:2: \"text\" is empty"},
+      {"{\"text\": \"a\", \"label\": 1.5}", "train.jsonl:2: the label \"label\" is 1.5"},
+      {"{\"text\": \"a\", \"label\": [\"x\"]}", "train.jsonl:2: the label \"label\" is [\"x\"]"},
+      {"{\"text\": \"a\", \"label\": -1}",
+       "train.jsonl:2: the label is -1, and negative numbers mark missing labels"},
+      {"{\"text\": \"a\", \"label\": 1}",
+       "train.jsonl:2: the label is an integer, and that of earlier records is a name"}};
   for (const auto& [record, what] : kCases) {
     SCOPED_TRACE(record);
     const Error error = refusal(good + record + "\n");
@@ -494,6 +497,30 @@ TEST_F(Classification, IntegerLabelsAreClassesByValue) {
   const Error error = refusal(record(0), R"({"labels": [1, 2]})");
   EXPECT_THAT(error.what(), HasSubstr("the label \"0\" is not one of the 2 labels"));
   EXPECT_THAT(error.fix(), HasSubstr("1, 2"));
+}
+
+TEST_F(Classification, NegativeIntegersAreClassesIfTheConfigurationNamesThem) {
+  const std::string records =
+      "{\"text\": \"a\", \"label\": -1}\n{\"text\": \"a\", \"label\": 1}\n"
+      "{\"text\": \"a\", \"label\": -1}\n";
+  for (const char* more : {"}", R"(, "class_balance": "inverse"})"}) {
+    SCOPED_TRACE(more);
+    const auto task = task_of("classify", std::string(R"({"labels": [-1, 1])") + more);
+    const data::DataOptions data = options(records);
+
+    EXPECT_EQ(task->objective_options(data).find("labels")->dump(), R"(["-1","1"])");
+    EXPECT_EQ(values(*open(*task, data, 4).train, 0, "label"), Ids{0});
+    EXPECT_EQ(values(*open(*task, data, 4).train, 1, "label"), Ids{1});
+  }
+  EXPECT_THAT(refusal(records).fix(), HasSubstr(R"(task.params.labels ["-1", "0", ...])"));
+  EXPECT_THAT(refusal(records, R"({"labels": [0, 1]})").what(),
+              HasSubstr("the label \"-1\" is not one of the 2 labels"));
+}
+
+TEST_F(Classification, OfAListOfLabelsSaysHowToLearnThem) {
+  const Error error = refusal("{\"text\": \"a\", \"label\": [\"x\", \"y\"]}\n");
+
+  EXPECT_THAT(error.fix(), HasSubstr("task.params.multi_label"));
 }
 
 TEST_F(Classification, IntegersAreWeightedByTheirOwnCounts) {

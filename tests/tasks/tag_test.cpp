@@ -100,6 +100,20 @@ TEST_F(Tagging, ReadsTheFieldsAndTagsThatAreNamed) {
   EXPECT_EQ(values(*open(*task, data, 3).train, 0, "labels"), (Ids{2, 1, -100}));
 }
 
+TEST_F(Tagging, ReadsTheFieldNamesOfPublishedData) {
+  for (const char* names : {R"("tokens": ["a", "b"], "ner_tags")",
+                            R"("words": ["a", "b"], "ner")",
+                            R"("tokens": ["a", "b"], "pos_tags")",
+                            R"("tokens": ["a", "b"], "pos_tags": [9, 9], "ner_tags")",
+                            R"("words": ["c"], "tokens": ["a", "b"], "ner": ["O"], "tags")"}) {
+    const data::DataOptions data = options("{" + std::string(names) + ": [\"O\", \"B\"]}\n");
+
+    EXPECT_EQ(values(*open(*task_of("tag"), data, 3).train, 0, "labels"), (Ids{1, 0, -100}))
+        << names;
+    EXPECT_EQ(values(*open(*task_of("tag"), data, 3).train, 0, "input_ids")[0], 'a') << names;
+  }
+}
+
 /// Puts tokens around a text, and makes three tokens from a word of three letters.
 class Surrounding final : public text::Tokenizer {
  public:

@@ -19,6 +19,8 @@ TEST(TaskFor, FollowsFromTheFieldsOfARecord) {
   for (const auto& [record, task] : {
            std::pair{R"({"source": "a", "target": "b"})", "seq2seq"},
            {R"({"tokens": ["a"], "tags": ["X"]})", "tag"},
+           {R"({"id": "0", "tokens": ["a"], "pos_tags": [3], "ner_tags": [0]})", "tag"},
+           {R"({"words": ["a"], "ner": [0]})", "tag"},
            {R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "prefer"},
            {R"({"chosen": [{"role": "user", "content": "b"}], "rejected": []})", "prefer"},
            {R"({"prompt": "a", "completion": "b", "label": true})", "prefer"},
