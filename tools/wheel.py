@@ -21,9 +21,13 @@ NAME = "tessera_train"
 # Libraries of every system with glibc 2.34 and GCC 11's libstdc++ (Debian's own needs a newer glibc), and those of torch.
 SYSTEM = re.compile(r"^(ld-linux-x86-64|linux-vdso|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+))\.so")
 TORCH = re.compile(r"^lib(torch|torch_cpu|c10|gomp|cupti|cudart)[-.]")
-# The newest versions of symbols that manylinux_2_34 promises.
-NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13)}
-GLIBC = NEWEST["GLIBC"]
+# The newest versions of symbols of a platform: of RHEL 9, Ubuntu 22.04 and Debian 12, Ubuntu 24.04, Debian 13.
+PLATFORMS = [
+    {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13)},
+    {"GLIBC": (2, 35), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13)},
+    {"GLIBC": (2, 39), "GLIBCXX": (3, 4, 33), "CXXABI": (1, 3, 15)},
+    {"GLIBC": (2, 41), "GLIBCXX": (3, 4, 33), "CXXABI": (1, 3, 15)},
+]
 TOP = Path(__file__).resolve().parent.parent
 
 
@@ -47,13 +51,27 @@ def needed(library: Path) -> list[tuple[str, Path]]:
     return [(name, Path(place)) for name, place in found]
 
 
-def too_new(library: Path) -> str:
-    """A version of a symbol that the library asks for and systems with the promised glibc may lack; empty: none."""
+def symbols_of(library: Path) -> set[tuple[str, tuple[int, ...]]]:
+    """The versions of the system's symbols that the library asks for."""
     out = subprocess.run(["objdump", "-T", str(library)], check=True, capture_output=True, text=True).stdout
-    for kind, version in sorted(set(re.findall(r"\b(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)", out))):
-        if tuple(map(int, version.split("."))) > NEWEST[kind]:
-            return f"{kind}_{version}"
-    return ""
+    found = re.findall(r"\b(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)", out)
+    return {(kind, tuple(map(int, version.split(".")))) for kind, version in found}
+
+
+def platform_of(files: list[Path]) -> str:
+    """The oldest platform whose systems have every symbol that the files ask for, as a wheel names it."""
+    asked = {symbol: file.name for file in files for symbol in symbols_of(file)}
+    newer = ""
+    for newest in PLATFORMS:
+        beyond = [(kind, version) for kind, version in sorted(asked) if version > newest[kind]]
+        if not beyond:
+            name = "manylinux_{}_{}_x86_64".format(*newest["GLIBC"])
+            if newer:
+                print(f"The wheel is for {name}, because {newer}; one that is built on Debian 12 fits older systems too.", file=sys.stderr)
+            return name
+        kind, version = beyond[0]
+        newer = f"{asked[beyond[0]]} needs {kind}_{'.'.join(map(str, version))}"
+    sys.exit(f"error: {newer}, which no platform of tools/wheel.py has\n  fix: build on Debian 12 or 13")
 
 
 def set_runpath(library: Path, folders: str) -> None:
@@ -102,8 +120,8 @@ def add_licences(name: str, library: Path, licences: Path) -> None:
         shutil.copy2(Path("/usr/share/common-licenses") / common, licences / "common-licenses" / common)
 
 
-def stage(build: Path, root: Path) -> None:
-    """Installs the build into `root`/tessera and adds the libraries that it needs, with their licences."""
+def stage(build: Path, root: Path) -> str:
+    """Installs the build into `root`/tessera and adds the libraries that it needs, with their licences; returns the platform."""
     licences = information(root) / "licenses"
     package = root / "tessera"
     shutil.copytree(TOP / "python/tessera", package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -124,16 +142,14 @@ def stage(build: Path, root: Path) -> None:
     # No folder of this machine: the program's environment names those of the installed torch.
     set_runpath(package / "lib/libtessera.so", "$ORIGIN")
     shutil.rmtree(prefix)
-    for file in [package / "bin/tessera", *(package / "lib").iterdir()]:
-        if newer := too_new(file):
-            sys.exit(f"error: {file.name} needs {newer}, and the wheel promises {NEWEST}\n  fix: build on Debian 12")
+    return platform_of([package / "bin/tessera", *sorted((package / "lib").iterdir())])
 
 
 def information(root: Path) -> Path:
     return root / f"{NAME}-{version()}.dist-info"
 
 
-def metadata(root: Path) -> None:
+def metadata(root: Path, platform: str) -> None:
     info = information(root)
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(
@@ -148,15 +164,15 @@ def metadata(root: Path) -> None:
     )
     (info / "WHEEL").write_text(
         "Wheel-Version: 1.0\nGenerator: tessera\nRoot-Is-Purelib: false\n"
-        f"Tag: py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64\n"
+        f"Tag: py3-none-{platform}\n"
     )
     (info / "entry_points.txt").write_text("[console_scripts]\ntessera = tessera._program:main\n")
     (info / "licenses").mkdir(exist_ok=True)
     shutil.copy2(TOP / "LICENSE", info / "licenses/LICENSE")
 
 
-def pack(root: Path, out: Path) -> Path:
-    path = out / f"{NAME}-{version()}-py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64.whl"
+def pack(root: Path, out: Path, platform: str) -> Path:
+    path = out / f"{NAME}-{version()}-py3-none-{platform}.whl"
     record_name = f"{NAME}-{version()}.dist-info/RECORD"
     rows = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as wheel:
@@ -183,9 +199,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tessera-wheel-") as box:
         root = Path(box) / "wheel"
         root.mkdir()
-        stage(build, root)
-        metadata(root)
-        print(pack(root, out))
+        platform = stage(build, root)
+        metadata(root, platform)
+        print(pack(root, out, platform))
 
 
 if __name__ == "__main__":
