@@ -30,8 +30,9 @@
 namespace tessera::test {
 namespace {
 
-/// The CPU runs the kernels of the simulated GPU in this program.
-const bool kSameKernels = setenv("TESSERA_KERNELS", "aten", /*overwrite=*/1) == 0;
+/// The CPU runs the kernels of the simulated GPU in this program: "aten" unless another set is
+/// given.
+const bool kSameKernels = setenv("TESSERA_KERNELS", "aten", /*overwrite=*/0) == 0;
 
 constexpr std::int64_t kSteps = 2;
 
