@@ -402,15 +402,18 @@ function(tessera_variant_tests folder name)
   endforeach()
 endfunction()
 
-# tessera_kernel_tests(KERNELS FOLDER LABELS ... [FILTER tests of GoogleTest]): the tests of a folder once more with another
-# set of kernels for tensors of the CPU.
+# tessera_kernel_tests(KERNELS FOLDER LABELS ... [NAME of the entry] [FILTER tests of GoogleTest]): the tests of a folder once
+# more with another set of kernels for tensors of the CPU.
 function(tessera_kernel_tests kernels folder)
-  cmake_parse_arguments(KERNEL "" "FILTER" "LABELS" ${ARGN})
+  cmake_parse_arguments(KERNEL "" "FILTER;NAME" "LABELS" ${ARGN})
   if(NOT KERNEL_FILTER)
     set(KERNEL_FILTER "*")
   endif()
-  add_test(NAME kernels.${kernels}.${folder}
+  if(NOT KERNEL_NAME)
+    set(KERNEL_NAME ${folder})
+  endif()
+  add_test(NAME kernels.${kernels}.${KERNEL_NAME}
            COMMAND $<TARGET_FILE:${folder}_test> --gtest_filter=${KERNEL_FILTER} --gtest_brief=1)
-  set_tests_properties(kernels.${kernels}.${folder} PROPERTIES LABELS "${KERNEL_LABELS}" TIMEOUT 600
+  set_tests_properties(kernels.${kernels}.${KERNEL_NAME} PROPERTIES LABELS "${KERNEL_LABELS}" TIMEOUT 600
                        ENVIRONMENT TESSERA_KERNELS=${kernels} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 endfunction()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: gpu
+// labels: slow
 // The kernels of a device against those of the CPU: on a simulated GPU, or, with
 // TESSERA_TEST_GPU=cuda, those of the plugin on GPU 0 of this host (tools/gpu_check.sh).
 #include <string>

@@ -30,8 +30,9 @@
 namespace tessera::test {
 namespace {
 
-/// The CPU runs the kernels of the simulated GPU in this program.
-const bool kSameKernels = setenv("TESSERA_KERNELS", "aten", /*overwrite=*/1) == 0;
+/// The CPU runs the kernels of the simulated GPU in this program: "aten" unless another set is
+/// given.
+const bool kSameKernels = setenv("TESSERA_KERNELS", "aten", /*overwrite=*/0) == 0;
 
 constexpr std::int64_t kSteps = 2;
 
@@ -272,8 +273,10 @@ TEST(GpuTraining, ContinuesOnTheHostOfADeviceAndBack) {
 
 TEST(GpuTraining, RefusesStatesOnTheHostWithout32BitMasters) {
   TinyRun run;
+  // The plan is for the CPU, also on a host with GPUs: the refusal is that of the device's step.
   run.set("bf16", R"({"enabled": true, "bf16_master_weights_and_grads": true})")
       .set("optimizer", R"({"type": "Adafactor"})")
+      .set("run.device", "\"cpu\"")
       .use_world(world_on_gpu);
   try {
     (void)run.train({}, 1);

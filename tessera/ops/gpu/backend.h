@@ -19,6 +19,11 @@ class GpuBackend : public aten::AtenBackend {
                                   const at::Tensor& weight_OI,
                                   const at::Tensor& bias_O,
                                   at::ScalarType out_dtype) const override;
+  /// The matrix is widened to the dtype of x first.
+  [[nodiscard]] at::Tensor linear_int8(const at::Tensor& x_NI,
+                                       const Int8Rows& matrix,
+                                       const at::Tensor& bias_O,
+                                       at::ScalarType out_dtype) const override;
   [[nodiscard]] at::Tensor linear_input_grad(const at::Tensor& dy_NO,
                                              const at::Tensor& weight_OI) const override;
   void linear_weight_grad(const at::Tensor& dy_NO,

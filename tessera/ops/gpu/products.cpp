@@ -21,6 +21,8 @@ at::Tensor GpuBackend::linear(const at::Tensor& x_NI,
                               const at::Tensor& bias_O,
                               at::ScalarType out_dtype) const {
   const at::ScalarType dtype = x_NI.scalar_type();
+  if (weight_OI.scalar_type() != dtype)
+    return AtenBackend::linear(x_NI, weight_OI, bias_O, out_dtype);
   if (out_dtype == dtype) {
     return at::linear(
         x_NI, weight_OI, bias_O.defined() ? bias_O.to(dtype) : std::optional<at::Tensor>());
@@ -32,6 +34,16 @@ at::Tensor GpuBackend::linear(const at::Tensor& x_NI,
   at::DimVector sizes(x_NI.sizes());
   sizes.back() = weight_OI.size(0);
   return y_NO.view(sizes);
+}
+
+at::Tensor GpuBackend::linear_int8(const at::Tensor& x_NI,
+                                   const Int8Rows& matrix,
+                                   const at::Tensor& bias_O,
+                                   at::ScalarType out_dtype) const {
+  const at::Tensor weight =
+      at::empty(matrix.rows_OI.sizes(), matrix.rows_OI.options().dtype(x_NI.scalar_type()));
+  widen_int8(matrix.rows_OI, matrix.scales_O, weight);
+  return linear(x_NI, weight, bias_O, out_dtype);
 }
 
 at::Tensor GpuBackend::linear_input_grad(const at::Tensor& dy_NO,

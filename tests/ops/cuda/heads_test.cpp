@@ -202,6 +202,19 @@ TEST(GpuProducts, AddGradientsOfWeightsInFp32) {
   }
 }
 
+TEST(GpuProducts, WidenInt8MatricesToTheDtypeOfTheirArguments) {
+  const Int8Rows matrix = to_int8(random({9, 16}, 1));
+  const at::Tensor bias = random({9}, 2);
+  for (const at::ScalarType dtype : kKinds) {
+    const at::Tensor x = random({3, 16}, 3, dtype);
+    const at::Tensor ours = emulated_backend().linear_int8(x, matrix, bias, dtype);
+    EXPECT_EQ(ours.scalar_type(), dtype);
+    expect_close(ours,
+                 doubles(reference().linear_int8(x, matrix, bias, at::kFloat)),
+                 2 * epsilon(dtype) + 1e-5);
+  }
+}
+
 /// The choice of this test's attention; the default returns at its end.
 class ScopedKernel {
  public:
