@@ -34,7 +34,7 @@ at::Tensor are_finite_there(const std::vector<at::Tensor>& gradients) {
 
 /// The values of a slice of the gradient that a sink holds. There may be gaps between the matrices
 /// of a stacked parameter.
-std::vector<at::Tensor> values_of(GradSink& sink, int slice, const ParamInfo& info) {
+std::vector<at::Tensor> slice_of(GradSink& sink, int slice, const ParamInfo& info) {
   if (sink.rows() != nullptr) return {sink.rows()->values()};
   const at::Tensor& grad = sink.out(slice);
   return info.stacked() ? grad.unbind(0) : std::vector<at::Tensor>{grad};
@@ -65,7 +65,7 @@ void NonfiniteSearch::inspect(const BlockRun& run) {
     const int slices = sink.slices();
     for (int slice = 0; slice < slices; ++slice) {
       const Found here{run.micro, source_of(slice, slices), run.block, 0};
-      const std::vector<at::Tensor> values = values_of(sink, slice, info);
+      const std::vector<at::Tensor> values = slice_of(sink, slice, info);
       if (!model_.device().is_cpu()) {
         open_.push_back({here, info.name, are_finite_there(values)});
       } else if ((!found_ || order_of(here) < order_of(*found_)) && !are_finite(values)) {

@@ -49,12 +49,13 @@ TEST_P(HostWaits, AreThoseOfTheNumbersThatTheHostNeeds) {
   run.use_world([](comm::World& host) { return world_with_nccl(host, fake_nccl()); });
   const Layout& layout = GetParam().layout;
 
-  const SimulatedWork fewer = work_of(run, layout, 2), more = work_of(run, layout, 4);
+  SimulatedWork fewer = work_of(run, layout, 2);
+  const SimulatedWork more = work_of(run, layout, 4);
 
   const std::int64_t rank_steps = 2 * layout.ranks;
   std::map<std::string, std::int64_t> each;
   for (const auto& [what, count] : more.waits)
-    each[what] = count - fewer.waits.at(what);
+    each[what] = count - fewer.waits[what];
   EXPECT_LE(more.host_waits - fewer.host_waits, GetParam().waits * rank_steps)
       << testing::PrintToString(each);
   EXPECT_EQ(more.pageable_copies, fewer.pageable_copies);
