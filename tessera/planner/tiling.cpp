@@ -22,7 +22,7 @@
 namespace tessera::planner {
 namespace {
 
-constexpr const char* kKey = "tiling";
+constexpr const char* kTiling = "tiling";
 
 // "lm_head" names lm_head.weight too; * stands for any characters.
 bool names(const std::string& pattern, const std::string& parameter) {
@@ -53,7 +53,7 @@ class Reader {
         rule_(rule),
         model_(model),
         problems_(problems),
-        place_(origins.place(kKey)) {}
+        place_(origins.place(kTiling)) {}
 
   // The number of tiles by the names of parameters.
   std::map<std::string, std::int64_t> read(const json::Value& tiling) {
@@ -63,7 +63,7 @@ class Reader {
       for (const auto& [pattern, value] : tiling.members())
         read_name(pattern, value);
     } else {
-      wrong(kKey,
+      wrong(kTiling,
             fmt::format("it is {}", tiling.dump()),
             "write {\"lm_head\": [1, 8]}, or a number of elements");
     }
@@ -88,7 +88,7 @@ class Reader {
 
   void read_size(std::int64_t most) {
     if (most < kChunk) {
-      wrong(kKey,
+      wrong(kTiling,
             fmt::format("{} elements are fewer than a chunk of {}", most, kChunk),
             "write 16777216, say");
       return;
@@ -98,14 +98,14 @@ class Reader {
         counts_[info->name] = (info->numel() + most - 1) / most;
     }
     if (counts_.empty()) {
-      wrong(kKey,
+      wrong(kTiling,
             fmt::format("no weight that can be divided has more than {} elements", most),
             "remove it, or write a smaller number");
     }
   }
 
   void read_name(const std::string& pattern, const json::Value& value) {
-    const std::string path = fmt::format("{}.{}", kKey, pattern);
+    const std::string path = fmt::format("{}.{}", kTiling, pattern);
     const std::optional<std::int64_t> count = count_of(path, value);
     if (!count) return;
     bool found = false;
@@ -181,8 +181,8 @@ void plan_tiling(const TrainConfig& config,
                  const config::Origins& origins) {
   if (config.tiling.is_null() || model.resolved.model.blocks.empty()) return;
   const auto refuse = [&](const std::string& with, std::string why, std::string fix) {
-    problems.add(origins.place(kKey),
-                 kKey,
+    problems.add(origins.place(kTiling),
+                 kTiling,
                  fmt::format("not built yet with {}: {}", with, why),
                  std::move(fix));
   };
