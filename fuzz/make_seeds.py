@@ -134,6 +134,26 @@ def deepspeed():
         "deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler",
         {"cur_scale": float("inf"), "dynamic": True, "cur_iter": -1 << 63, "cur_hysteresis": 1 << 62})))
     torch_file("deepspeed-sharded", "small.pt", stage_3())
+    expert = "h.mlp.deepspeed_moe.experts.deepspeed_experts.0.up.weight"
+    torch_file("deepspeed-experts", "sound.pt", {expert: Tensor(3, 3)})
+    torch_file("deepspeed-experts", "of-another.pt", {expert.replace(".0.", ".1."): Tensor(3, 3)})
+    torch_file("deepspeed-experts", "nothing.pt", {})
+    torch_file("deepspeed-experts", "claims.pt", {expert: Tensor(3, claims=1 << 62)})
+    torch_file("deepspeed-experts", "list.pt", [Tensor(3), {"a": Tensor()}])
+    file = "layer_{}_expert_{}_mp_rank_00_model_states.pt\n"
+    put("deepspeed-expert-names", "sound.txt", file.format(0, 0) + "h.deepspeed_moe.gate.wg.weight\n[1]\n")
+    put("deepspeed-expert-names", "missing.txt", file.format(0, 0) + file.format(0, 2) + "[3]\n")
+    put("deepspeed-expert-names", "many.txt", file.format(0, 0) + "[9223372036854775807, -5, 1e300, null, {}]\n")
+    put("deepspeed-expert-names", "far.txt", file.format(999999, 999999) + file.format("0000001", 0) + "layer__expert_1_mp_rank_00_model_states.pt\n")
+    put("deepspeed-expert-names", "old.txt", "expert_0_mp_rank_00_model_states.pt\nexpp_rank_0_mp_rank_00_optim_states.pt\n[4, 1]\n")
+    put("deepspeed-expert-names", "cut.txt", "expert_0_mp_rank_01_model_states.pt\n")
+    put("deepspeed-expert-names", "twice.txt", "a.deepspeed_moe.deepspeed_moe.b\na.deepspeed_moe.b\n")
+    loads = {"step": 40, "steps": 10, "layers": [{"name": "h.0", "chosen": [400, 0, 3], "dropped": 90}]}
+    put("expert-loads", "sound.json", json.dumps(loads))
+    put("expert-loads", "cut.json", json.dumps(loads)[:-20])
+    put("expert-loads", "large.json", json.dumps({**loads, "step": 2**63 - 1, "steps": 0}))
+    put("expert-loads", "largest.json", json.dumps({"step": 2**53, "steps": 0, "layers": [
+        {"name": "<&>\u0000", "chosen": [2**53] * 1023, "dropped": 2**53}, {"name": "", "chosen": [0], "dropped": 0}]}))
     repacked("deepspeed-sharded-model", "real.pt",
              INTEROP / "deepspeed_z3_bf16/global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt")
 

@@ -41,6 +41,59 @@ TESSERA_GGUF_NAMES("llama", [] {
   return names;
 }());
 
+// Architectures whose seeds hold experts in each way.
+tessera::models::GgufNames with_experts() {
+  auto names = tessera::models::rotary_decoder_names("Fuzzed", "fuzzed");
+  names.keys.push_back({tessera::models::kGgufWindow, "sliding_window", false, false});
+  tessera::models::add_experts(
+      names, {.router = "model.layers.*.gate", .experts = "model.layers.*.experts"});
+  names.keys.push_back({"expert_feed_forward_length", "moe_intermediate_size", false, false});
+  return names;
+}
+TESSERA_GGUF_NAMES("gpt-oss", [] {
+  using Parts = tessera::models::GgufNames::Parts;
+  auto names = with_experts();
+  names.stacked.clear();
+  names.parts = {
+      Parts{.theirs = "model.layers.*.experts.gate_up_proj",
+            .files = {"blk.*.ffn_gate_exps.weight", "blk.*.ffn_up_exps.weight"},
+            .rows = tessera::models::GgufNames::PartRows::Turns,
+            .transposed = true},
+      Parts{.theirs = "model.layers.*.experts.gate_up_bias",
+            .files = {"blk.*.ffn_gate_exps.bias", "blk.*.ffn_up_exps.bias"},
+            .rows = tessera::models::GgufNames::PartRows::Turns},
+      Parts{.theirs = "model.layers.*.experts.down_proj",
+            .files = {"blk.*.ffn_down_exps.weight"},
+            .transposed = true},
+      Parts{.theirs = "model.layers.*.experts.down_bias", .files = {"blk.*.ffn_down_exps.bias"}}};
+  names.exact = {{"blk.*.attn_sinks.weight", "model.layers.*.sinks"}};
+  names.modules.emplace_back("blk.*.post_attention_norm", "model.layers.*.post_norm");
+  names.yarn = tessera::models::GgufNames::Yarn{.truncate = false};
+  return names;
+}());
+TESSERA_GGUF_NAMES("dbrx", [] {
+  auto names = with_experts();
+  std::erase_if(names.keys, [](const auto& key) { return key.gguf.ends_with("rms_epsilon"); });
+  names.keys.push_back({"attention.clamp_kqv", "attn_config.clip_qkv", true});
+  names.real_constants = {{"attention.layer_norm_epsilon", 1e-5}};
+  names.stacked.clear();
+  for (const std::string part : {"gate", "up", "down"})
+    names.parts.push_back({.theirs = "model.layers.*.experts." + part,
+                           .files = {"blk.*.ffn_" + part + "_exps.weight"},
+                           .transposed = part == "down",
+                           .flat = true});
+  names.modules.emplace_back("blk.*.attn_qkv", "model.layers.*.qkv");
+  names.modules.emplace_back("blk.*.attn_output_norm", "model.layers.*.output_norm");
+  return names;
+}());
+TESSERA_GGUF_NAMES("phimoe", [] {
+  auto names = with_experts();
+  names.flags = {{"blk.0.attn_q.bias", "attention_bias"}};
+  names.unread = {"rope.scaling.original_context_length"};
+  names.long_rope = tessera::models::GgufNames::LongRope{.mscale = true};
+  return names;
+}());
+
 const tessera::fuzz::Target& chosen() {
   static const tessera::fuzz::Target& target = []() -> const tessera::fuzz::Target& {
     const char* name = std::getenv("TESSERA_FUZZ");

@@ -16,9 +16,9 @@ flags=(-std=c++20 -O1 -g -I. -DFMT_SHARED -fsanitize=fuzzer-no-link,address,unde
 sources=(tessera/base/*.cpp tessera/config/*.cpp tessera/mesh/*.cpp tessera/checkpoint/*.cpp tessera/interop/{bmtrain,deepspeed,llmc,megatron,nanogpt,torch}/*.cpp tessera/interop/{export,foreign,npy,weights}.cpp
   tessera/interop/{command_meaning,command_members,command_words,dataset_names,foreign_command,foreign_flags,monitor_flags,option_table,option_values,short_forms,toml,yaml}.cpp tessera/interop/colossal/python_literal.cpp
   tessera/interop/huggingface/{commands,trainer_rules}.cpp tessera/interop/{axolotl,launchers,llamafactory,tencentpretrain,torchtitan,trl}/*.cpp tessera/interop/peft/command_rules.cpp
-  tessera/interop/gguf/{blocks,file,layout,parts,reader,rotary,splits,tokenizer,tokenizer_export}.cpp
+  tessera/interop/gguf/{blocks,file,layout,long_rope,parts,reader,rotary,splits,tokenizer,tokenizer_export}.cpp
   tessera/interop/huggingface/{bitsandbytes,mxfp4,quantized_weights,sentence_transformers}.cpp tessera/interop/onnx/file.cpp
-  tessera/optim/batch_ramp.cpp tessera/data/token_writer.cpp tessera/text/chat/*.cpp tessera/text/tokenizers/*.cpp tessera/data/images/*.cpp tessera/data/record_formats/*.cpp tessera/data/{records,class_names,datasets_folder,sources,token_file,llmc_tokens,json_line,block_sums,text_encoding}.cpp tessera/text/{small_file,file_tokenizer,tokenizer_json,tokenizer,gpt2_tokenizer,bpe,bpe_files,unicode_class}.cpp tessera/models/{gpt_names,gguf_names,megatron_names,modelcenter_names,module_order}.cpp fuzz/readers.cpp)
+  tessera/optim/batch_ramp.cpp tessera/report/{expert_loads,svg}.cpp tessera/data/token_writer.cpp tessera/text/chat/*.cpp tessera/text/tokenizers/*.cpp tessera/data/images/*.cpp tessera/data/record_formats/*.cpp tessera/data/{records,class_names,datasets_folder,sources,token_file,llmc_tokens,json_line,block_sums,text_encoding}.cpp tessera/text/{small_file,file_tokenizer,tokenizer_json,tokenizer,gpt2_tokenizer,bpe,bpe_files,unicode_class}.cpp tessera/models/{gpt_names,gguf_names,megatron_names,modelcenter_names,module_order}.cpp fuzz/readers.cpp)
 newest_header=$(find tessera fuzz -name '*.h' -newer "$build/readers" -print -quit 2>/dev/null || echo none)
 compile() {
   local object=$build/objects/${1//\//_}.o
@@ -58,12 +58,13 @@ seeds deepspeed-optimizer "$golden"/interop/deepspeed_z1_fp32/global_step5/zero_
 seeds torch-loop-model "$golden"/interop/torch_tutorial/model_000005.pth
 seeds deepspeed-sharded-model "$golden"/interop/deepspeed_z3_bf16/global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt
 seeds deepspeed-sharded "$golden"/interop/deepspeed_z3_bf16/global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt
-for target in quantized manifest tokens gguf nanogpt onnx llmc llmc-tokens megatron modelcenter universal universal-states deepspeed-stage3 \
+seeds gguf tests/interop/data/gguf_families/{gpt-oss,dbrx,phimoe,phimoe_longrope}.gguf tests/interop/data/gguf_mxfp4.gguf
+for target in quantized manifest tokens gguf nanogpt onnx llmc llmc-tokens megatron modelcenter universal universal-states deepspeed-stage3 deepspeed-experts deepspeed-expert-names expert-loads \
   vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow parquet table image yaml; do seeds "$target"; done
 
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=(safetensors quantized torch index manifest tokens gguf nanogpt onnx llmc llmc-tokens megatron modelcenter torch-loop
-  torch-loop-model deepspeed deepspeed-optimizer deepspeed-sharded deepspeed-sharded-model deepspeed-stage3 universal
+  torch-loop-model deepspeed deepspeed-optimizer deepspeed-sharded deepspeed-sharded-model deepspeed-stage3 deepspeed-experts deepspeed-expert-names expert-loads universal
   universal-states vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow parquet table chat image yaml)
 for target in "${targets[@]}"; do
   echo "fuzzing $target for $seconds s"

@@ -25,6 +25,7 @@
 #include "tessera/data/json_line.h"
 #include "tessera/data/records.h"
 #include "tessera/data/token_file.h"
+#include "tessera/interop/deepspeed/experts.h"
 #include "tessera/interop/foreign.h"
 #include "tessera/interop/foreign_write.h"
 #include "tessera/interop/huggingface/quantized_weights.h"
@@ -33,6 +34,7 @@
 #include "tessera/interop/torch/value.h"
 #include "tessera/interop/weights.h"
 #include "tessera/interop/yaml.h"
+#include "tessera/report/expert_loads.h"
 #include "tessera/text/chat/chat_template.h"
 #include "tessera/text/tokenizer.h"
 
@@ -117,6 +119,63 @@ inline void write_stage_3(const fs::path& folder) {
   }
   interop::write_torch_file(folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt",
                             TorchValue::dict({{"optimizer_state_dict", optimizer}}));
+}
+
+/// The model states of a checkpoint with one layer of two experts, and the file of expert 1.
+inline void write_experts(const fs::path& folder) {
+  using interop::TorchValue;
+  if (fs::exists(folder / "mp_rank_00_model_states.pt")) return;
+  const TorchValue module = TorchValue::ordered(
+      {{"h.mlp.deepspeed_moe.gate.wg.weight", TorchValue::tensor(ones("", {2, 3}))}});
+  const TorchValue counts = TorchValue::list({TorchValue::integer(2)});
+  interop::write_torch_file(
+      folder / "mp_rank_00_model_states.pt",
+      TorchValue::dict(
+          {{"module", module}, {"num_experts", counts}, {"global_steps", TorchValue::integer(5)}}));
+  interop::write_torch_file(
+      folder / "layer_0_expert_1_mp_rank_00_model_states.pt",
+      TorchValue::dict({{"h.mlp.deepspeed_moe.experts.deepspeed_experts.1.up.weight",
+                         TorchValue::tensor(ones("", {3, 3}))}}));
+}
+
+/// Lines with names of files and tensors, and one with num_experts, "[2, 4]". All files of experts
+/// are the same one.
+inline void place_experts(const fs::path& folder) {
+  namespace deepspeed = interop::deepspeed;
+  if (!fs::exists(folder / "expert.pt"))
+    interop::write_torch_file(
+        folder / "expert.pt",
+        interop::TorchValue::dict({{"up.weight", interop::TorchValue::tensor(ones("", {3, 3}))}}));
+  deepspeed::ExpertFiles files;
+  std::vector<checkpoint::StreamedTensor> tensors;
+  json::Value counts;
+  std::string names = files::read(folder / "names.txt");
+  for (std::size_t begin = 0; begin < names.size();) {
+    const std::size_t end = std::min(names.find('\n', begin), names.size());
+    const std::string line = names.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.starts_with("[")) {
+      counts = json::parse_strict(line, "num_experts");
+    } else if (const auto place = deepspeed::expert_place_of(line)) {
+      files.emplace(*place, folder / "expert.pt");
+    } else if (!deepspeed::is_expert_optimizer(line)) {
+      tensors.push_back(ones(line, {1}));
+    }
+  }
+  deepspeed::add_experts(files, &counts, folder, tensors);
+  touch(tensors);
+}
+
+/// Reads the loads of experts as the page and the doctor do.
+inline void read_loads(const fs::path& run) {
+  const report::ExpertLoads loads = report::read_expert_loads(run);
+  (void)report::experts_plot(loads);
+  (void)report::expert_findings(loads);
+  for (const report::LayerLoads& layer : loads.layers) {
+    if (layer.total() < 0 || !(layer.unevenness() >= 0) || !(layer.relative_entropy() >= 0) ||
+        !(layer.dropped_share() >= 0))
+      throw std::logic_error("loads that are no numbers");
+  }
 }
 
 /// A vocabulary of all bytes and end of text, with the single merge "ab".
@@ -301,6 +360,15 @@ inline const std::map<std::string, Target>& targets() {
           touch(f);
         },
         ""}},
+      {"deepspeed-experts",
+       {"ds/layer_0_expert_0_mp_rank_00_model_states.pt",
+        [](const fs::path& f) {
+          write_experts(f / "ds");
+          touch(f / "ds");
+        },
+        ""}},
+      {"deepspeed-expert-names", {"names.txt", place_experts, ""}},
+      {"expert-loads", {"experts.json", read_loads, ""}},
       {"deepspeed-sharded-model",
        {"global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt",
         [](const fs::path& f) { touch(f); },

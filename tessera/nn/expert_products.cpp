@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/low_rank_names.h"
+#include "tessera/ops/experts_linear.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/linear.h"
 
@@ -114,6 +115,21 @@ at::Tensor expert_product(const at::Tensor& x_QI,
         .add_(ops::linear(inner_QR, matrix_of(*part.b, expert), at::Tensor()), part.scale);
   }
   return y_QO;
+}
+
+at::Tensor expert_products(const at::Tensor& x_QI,
+                           const Param& weight,
+                           const Param* bias,
+                           const std::vector<ExpertUnit>& units) {
+  if (adapters_of(weight) != nullptr || !x_QI.is_cpu()) return {};
+  std::vector<ops::RowsOfExpert> rows;
+  rows.reserve(units.size());
+  for (const ExpertUnit& unit : units)
+    rows.push_back({unit.expert, unit.begin, unit.rows});
+  const at::Tensor w = weight.tensor().detach();
+  const std::int64_t E = w.size(0);
+  const at::Tensor b = bias == nullptr ? at::Tensor() : bias->tensor().detach().reshape({E, -1});
+  return ops::linear_of_experts(x_QI, {w.view({E, -1, w.size(-1)}), weight.scales(), b}, rows);
 }
 
 at::Tensor expert_input_grad(const at::Tensor& dy_QO, const Param& weight, std::int64_t expert) {

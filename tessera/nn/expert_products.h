@@ -36,6 +36,12 @@ at::Tensor expert_product(const at::Tensor& x_QI,
                           const Param& weight,
                           const Param* bias,
                           std::int64_t expert);
+/// The products of all units, bit by bit those of expert_product() of each; undefined if they
+/// should be computed one after the other.
+at::Tensor expert_products(const at::Tensor& x_QI,
+                           const Param& weight,
+                           const Param* bias,
+                           const std::vector<ExpertUnit>& units);
 /// The gradient of x_QI from that of the product.
 at::Tensor expert_input_grad(const at::Tensor& dy_QO, const Param& weight, std::int64_t expert);
 

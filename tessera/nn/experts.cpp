@@ -52,10 +52,17 @@ struct Call {
     return expert_product(x, *weights.input, weights.input_bias, expert);
   }
   [[nodiscard]] at::Tensor output(const at::Tensor& h, std::int64_t expert) const {
-    return expert_product(activated(h, form),
-                          *weights.output,
-                          adds_output_bias ? weights.output_bias : nullptr,
-                          expert);
+    return expert_product(activated(h, form), *weights.output, output_bias(), expert);
+  }
+  /// The results of all units at once; undefined if each is computed by itself.
+  [[nodiscard]] at::Tensor outputs(const at::Tensor& x_QC,
+                                   const std::vector<ExpertUnit>& units) const {
+    const at::Tensor h = expert_products(x_QC, *weights.input, weights.input_bias, units);
+    if (!h.defined()) return h;
+    return expert_products(activated(h, form), *weights.output, output_bias(), units);
+  }
+  [[nodiscard]] const Param* output_bias() const {
+    return adds_output_bias ? weights.output_bias : nullptr;
   }
 };
 
@@ -145,11 +152,14 @@ struct ExpertsNode : torch::autograd::Function<ExpertsNode> {
       const ExpertRound& round = exchange.rounds()[r];
       const bool keeps = r == 0 && node != nullptr;
       const at::Tensor x_QC = exchange.to_owners(x_RC, round, "tokens for the experts", context);
-      const at::Tensor y_QC = at::empty(x_QC.sizes(), x_QC.options());
-      for (const ExpertUnit& unit : round.units) {
-        at::Tensor h = call->hidden(rows_of(x_QC, unit), unit.expert);
-        rows_of(y_QC, unit).copy_(call->output(h, unit.expert));
-        if (keeps) kept.h.push_back(std::move(h));
+      at::Tensor y_QC = node == nullptr ? call->outputs(x_QC, round.units) : none;
+      if (!y_QC.defined()) {
+        y_QC = at::empty(x_QC.sizes(), x_QC.options());
+        for (const ExpertUnit& unit : round.units) {
+          at::Tensor h = call->hidden(rows_of(x_QC, unit), unit.expert);
+          rows_of(y_QC, unit).copy_(call->output(h, unit.expert));
+          if (keeps) kept.h.push_back(std::move(h));
+        }
       }
       if (keeps) kept.x_QC = x_QC;
       exchange.to_sources(y_QC, round, y_RC, "results of the experts", context);

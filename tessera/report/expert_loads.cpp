@@ -38,7 +38,8 @@ const json::Value& member(const json::Value& object,
 
 std::int64_t number(const json::Value& value, const std::string& where) {
   const std::optional<std::int64_t> out = value.is_number() ? value.as_integer() : std::nullopt;
-  if (!out || *out < 0) refuse(where, "expected whole numbers from 0 on");
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  if (!out || *out < 0 || *out > kMost) refuse(where, "expected whole numbers from 0 to 2^53");
   return *out;
 }
 

@@ -37,7 +37,7 @@ struct ExpertLoads {
 /// {"step": 40, "steps": 10, "layers": [{"name": "h.0", "chosen": [12, ...], "dropped": 0}, ...]}
 json::Value json_of(const ExpertLoads& loads);
 /// Reads it. Throws Error{Format} with `where` unless it has this form, with at most 4096 layers of
-/// at most 65536 experts and numbers from 0 on.
+/// at most 65536 experts and numbers from 0 to 2^53.
 ExpertLoads expert_loads_of(const json::Value& value, const std::string& where);
 /// Reads experts.json of a run; without layers if the run has none. Throws Error{Format},
 /// Error{Io}.

@@ -115,6 +115,29 @@ TEST_F(RunFacts, HaveTheCauseThatTheDoctorBeginsWith) {
   EXPECT_TRUE(o.out.starts_with("the run failed, exit code 7: the loss is nan\n")) << o.out;
 }
 
+TEST_F(RunFacts, OfADamagedListOfExpertsAreToldWithTheOtherFindings) {
+  std::filesystem::create_directory(folder_.path() / "logs");
+  const std::string path = (folder_.path() / "experts.json").string();
+  for (const char* const text :
+       {"", "{\"step\": 1", "[]", R"({"step": 1, "steps": 1, "layers": [3]})"}) {
+    write("experts.json", text);
+
+    const Outcome o = run_program({"doctor", folder_.path().string()});
+
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_THAT(o.out, HasSubstr("exit code 7: the loss is nan")) << text;
+    EXPECT_THAT(o.out, AllOf(HasSubstr("the loads of experts are not known: "), HasSubstr(path)))
+        << text;
+    const Outcome json = run_program({"doctor", folder_.path().string(), "--json"});
+    EXPECT_EQ(json.code, 0) << json.err;
+    EXPECT_THAT(json.out, HasSubstr("the loads of experts are not known"));
+  }
+  write("experts.json",
+        R"({"step": 9, "steps": 9, "layers": [{"name": "h.1", "chosen": [90, 0, 90, 90],
+            "dropped": 0}]})");
+  EXPECT_THAT(run_program({"doctor", folder_.path().string()}).out, HasSubstr("h.1"));
+}
+
 TEST(RunFactsErrors, NameAFolderThatIsNotARun) {
   const files::TempDir folder;
 

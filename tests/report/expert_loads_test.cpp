@@ -62,6 +62,7 @@ TEST(ExpertLoads, OfAnotherFormAreRefused) {
                            "{}",
                            R"({"step": 1, "steps": 1, "layers": {}})",
                            R"({"step": -1, "steps": 1, "layers": []})",
+                           R"({"step": 9223372036854775807, "steps": 0, "layers": []})",
                            R"({"step": 1, "steps": 1, "layers": [{"name": 3}]})",
                            R"({"step": 1, "steps": 1, "layers": [{"name": "h", "chosen": [],
                                "dropped": 0}]})",

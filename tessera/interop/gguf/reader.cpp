@@ -71,6 +71,7 @@ class Model {
     out_.files = 1;
     refuse_parts();
     read_config();
+    check_layers();
     read_rotary();
     if (names_.derived != nullptr) {
       for (const auto& [name, value] : names_.derived(out_.model_config))
@@ -225,6 +226,14 @@ class Model {
     if (said && (*said < 1 || *said > 2 * rows))
       file_->refuse(fmt::format(
           "{} is {}, and its table of tokens has {} rows", key("vocab_size"), *said, rows));
+  }
+
+  /// What follows from the number of layers has as many parts.
+  void check_layers() {
+    const std::int64_t layers = one_count("block_count").value_or(0);
+    if (layers < 0 || layers > std::ssize(file_->tensors()))
+      file_->refuse(fmt::format(
+          "says that it has {} layers, and has {} tensors", layers, file_->tensors().size()));
   }
 
   /// One number for all layers; a file may have one per layer.

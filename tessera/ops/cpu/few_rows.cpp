@@ -2,6 +2,7 @@
 #include "tessera/ops/cpu/few_rows.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -107,6 +108,59 @@ at::Tensor few_rows_linear(const at::Tensor& x,
   at::Tensor y = at::empty(sizes, x.options().dtype(out_dtype));
   multiply(x.contiguous(), weight_OI, scales_O, bias_O, y);
   return y;
+}
+
+bool few_rows_of_experts_fit(const at::Tensor& x_QI,
+                             const at::Tensor& weight_EOI,
+                             const std::vector<RowsOfExpert>& units) {
+  const auto few = [](const RowsOfExpert& unit) { return unit.rows <= kMostRows; };
+  return isa() != Isa::Portable && x_QI.numel() > 0 && weight_EOI.numel() > 0 && x_QI.dim() == 2 &&
+         weight_EOI.dim() == 3 && x_QI.size(1) == weight_EOI.size(2) &&
+         weight_EOI.is_contiguous() && is_float(x_QI.scalar_type()) &&
+         (weight_EOI.scalar_type() == x_QI.scalar_type() ||
+          weight_EOI.scalar_type() == at::kChar) &&
+         std::all_of(units.begin(), units.end(), few);
+}
+
+at::Tensor few_rows_of_experts(const at::Tensor& x_QI,
+                               const ExpertMatrices& matrices,
+                               const std::vector<RowsOfExpert>& units) {
+  const at::Tensor& weight = matrices.weight_EOI;
+  const std::int64_t Q = x_QI.size(0), O = weight.size(1), I = weight.size(2);
+  const at::Tensor x = x_QI.contiguous();
+  at::Tensor y_QO = at::empty({Q, O}, x.options());
+  const bool narrow = y_QO.scalar_type() != at::kFloat;
+  Room room(room_of(x) + room_of(matrices.scales_EO) + room_of(matrices.bias_EO) +
+            (narrow ? Q * O : 0));
+  const float* const from = room.wide(x);
+  const float* const scales = room.wide(matrices.scales_EO);
+  const float* const bias = room.wide(matrices.bias_EO);
+  float* const to = narrow ? room.take(Q * O) : y_QO.data_ptr<float>();
+  const auto kernel = weight.scalar_type() == at::kChar ? kernels().row_products_int8
+                                                        : kernels().row_products[float_of(weight)];
+  const auto* const bytes = static_cast<const std::byte*>(weight.const_data_ptr());
+  const auto matrix = O * I * static_cast<std::int64_t>(weight.element_size());
+  const auto product_of = [&](const RowsOfExpert& unit) {
+    return RowProducts{.x = from + unit.begin * I,
+                       .vectors = unit.rows,
+                       .inputs = I,
+                       .outputs = O,
+                       .weight = bytes + unit.expert * matrix,
+                       .scales = scales == nullptr ? nullptr : scales + unit.expert * O,
+                       .bias = bias == nullptr ? nullptr : bias + unit.expert * O,
+                       .y = to + unit.begin * O};
+  };
+  parallel(std::ssize(units) * O,
+           std::max<std::int64_t>(1, kGrainElements / I),
+           [&](std::int64_t begin, std::int64_t end) {
+             while (begin < end) {
+               const std::int64_t first = begin % O, last = std::min(O, first + end - begin);
+               kernel(product_of(units[static_cast<std::size_t>(begin / O)]), first, last);
+               begin += last - first;
+             }
+           });
+  if (narrow) kernels().round_rows[float_of(y_QO)](to, nullptr, Q * O, {y_QO.data_ptr(), 0}, 1);
+  return y_QO;
 }
 
 at::Tensor linear_by_rows(const at::Tensor& x,

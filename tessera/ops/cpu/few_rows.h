@@ -5,8 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "tessera/ops/experts_linear.h"
 
 namespace tessera::ops::cpu {
 
@@ -20,6 +23,15 @@ at::Tensor few_rows_linear(const at::Tensor& x,
                            const at::Tensor& scales_O,
                            const at::Tensor& bias_O,
                            at::ScalarType out_dtype);
+
+/// few_rows_fit() for the rows of each expert and its matrix. weight [E, O, I].
+bool few_rows_of_experts_fit(const at::Tensor& x_QI,
+                             const at::Tensor& weight_EOI,
+                             const std::vector<RowsOfExpert>& units);
+/// few_rows_linear() of each expert's rows, all at once.
+at::Tensor few_rows_of_experts(const at::Tensor& x_QI,
+                               const ExpertMatrices& matrices,
+                               const std::vector<RowsOfExpert>& units);
 
 /// few_rows_linear() for any number of rows, with the same bits of each row as alone, and any
 /// variant of the kernels. The weight may have any strides and any float dtype.

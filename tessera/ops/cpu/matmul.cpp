@@ -79,10 +79,15 @@ bool packs(const at::Tensor& a, const at::Tensor& b) {
   return a.size(0) >= (b.stride(1) == 1 ? kRows : kRowsOfColumns);
 }
 
+/// A product, and the operands that it is called with, whose addresses change from call to call: to
+/// make them anew would take longer than a small product.
 struct Primitive {
   dnnl::matmul::primitive_desc desc;
   dnnl::matmul run;
   std::optional<dnnl::reorder> pack;  ///< packs b
+  memory a, b, c, bias, scale, scratch;
+  memory plain_b;  ///< before it is packed
+  std::unordered_map<int, memory> arguments;
 };
 
 /// The cache of primitives: they are expensive to create and cheap to keep; a step needs some
@@ -148,7 +153,31 @@ class Library {
     if (desc.weights_desc() != plain) {
       pack.emplace(dnnl::reorder::primitive_desc(engine_, plain, engine_, desc.weights_desc()));
     }
-    return {std::move(desc), std::move(run), std::move(pack)};
+    const auto operand = [this](const memory::desc& of) { return memory(of, engine_, nullptr); };
+    Primitive out = {.desc = desc,
+                     .run = std::move(run),
+                     .pack = std::move(pack),
+                     .a = operand(desc.src_desc()),
+                     .b = operand(desc.weights_desc()),
+                     .c = operand(desc.dst_desc()),
+                     .bias = {},
+                     .scale = {},
+                     .scratch = operand(desc.scratchpad_desc()),
+                     .plain_b = operand(plain),
+                     .arguments = {}};
+    out.arguments = {{DNNL_ARG_SRC, out.a},
+                     {DNNL_ARG_WEIGHTS, out.b},
+                     {DNNL_ARG_DST, out.c},
+                     {DNNL_ARG_SCRATCHPAD, out.scratch}};
+    if (options.bias_N.defined()) {
+      out.bias = operand(desc.bias_desc());
+      out.arguments.emplace(DNNL_ARG_BIAS, out.bias);
+    }
+    if (options.scale != 1.0F) {
+      out.scale = operand(memory::desc({1, 1}, memory::data_type::f32, memory::format_tag::ab));
+      out.arguments.emplace(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, out.scale);
+    }
+    return out;
   }
 
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
@@ -162,35 +191,27 @@ void run(const at::Tensor& a,
          const MatmulOptions& options) {
   thread_local Library library;
   const Primitive& primitive = library.primitive(key_of(a, b, c, options), a, b, c, options);
-  const auto wrapped = [&](const memory::desc& desc, const void* data) {
-    return memory(desc, library.engine(), const_cast<void*>(data));
+  const auto point = [](const memory& operand, const void* data) {
+    memory(operand).set_data_handle(const_cast<void*>(data));
   };
-  const dnnl::matmul::primitive_desc& desc = primitive.desc;
   const auto room_for = [&](const memory::desc& what) {
-    return at::empty({static_cast<std::int64_t>(what.get_size())}, a.options().dtype(at::kByte));
+    const auto bytes = static_cast<std::int64_t>(what.get_size());
+    return bytes == 0 ? at::Tensor() : at::empty({bytes}, a.options().dtype(at::kByte));
   };
-  at::Tensor packed;
+  const at::Tensor packed = primitive.pack ? room_for(primitive.desc.weights_desc()) : b;
+  point(primitive.a, a.const_data_ptr());
+  point(primitive.b, packed.const_data_ptr());
+  point(primitive.c, c.const_data_ptr());
   if (primitive.pack) {
-    packed = room_for(desc.weights_desc());
-    memory from = wrapped(desc_of(b), b.const_data_ptr());
-    memory to = wrapped(desc.weights_desc(), packed.const_data_ptr());
+    point(primitive.plain_b, b.const_data_ptr());
+    memory from = primitive.plain_b, to = primitive.b;
     primitive.pack->execute(library.stream(), from, to);
   }
-  const at::Tensor scratch = room_for(desc.scratchpad_desc());
-  std::unordered_map<int, memory> arguments = {
-      {DNNL_ARG_SRC, wrapped(desc.src_desc(), a.const_data_ptr())},
-      {DNNL_ARG_WEIGHTS,
-       wrapped(desc.weights_desc(), (packed.defined() ? packed : b).const_data_ptr())},
-      {DNNL_ARG_DST, wrapped(desc.dst_desc(), c.const_data_ptr())},
-      {DNNL_ARG_SCRATCHPAD, wrapped(desc.scratchpad_desc(), scratch.const_data_ptr())}};
-  if (options.bias_N.defined())
-    arguments.emplace(DNNL_ARG_BIAS, wrapped(desc.bias_desc(), options.bias_N.const_data_ptr()));
-  if (options.scale != 1.0F) {
-    arguments.emplace(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
-                      wrapped(memory::desc({1, 1}, memory::data_type::f32, memory::format_tag::ab),
-                              &options.scale));
-  }
-  primitive.run.execute(library.stream(), arguments);
+  const at::Tensor scratch = room_for(primitive.desc.scratchpad_desc());
+  if (scratch.defined()) point(primitive.scratch, scratch.const_data_ptr());
+  if (options.bias_N.defined()) point(primitive.bias, options.bias_N.const_data_ptr());
+  if (options.scale != 1.0F) point(primitive.scale, &options.scale);
+  primitive.run.execute(library.stream(), primitive.arguments);
   library.stream().wait();
 }
 

@@ -273,6 +273,18 @@ TEST_F(GgufExperts, OfOtherFunctionsThanTheArchitecturesAreRefusedByName) {
               HasSubstr("router_jitter_noise"));
 }
 
+// Lists with an entry for each layer follow from the number.
+TEST_F(GgufExperts, OfMoreLayersThanTensorsAreRefused) {
+  for (const char* const architecture : {"llama4", "gpt-oss", "dbrx"}) {
+    const std::string key = std::string(architecture) + ".block_count" + std::string("\4\0\0\0", 4);
+    EXPECT_THAT(refusal_of(changed(std::string(architecture) + ".gguf",
+                                   key + std::string("\2\0\0\0", 4),
+                                   key + "\xFF\xFF\xFF\x7F")),
+                HasSubstr("2147483647 layers"))
+        << architecture;
+  }
+}
+
 // These have no names in GGUF files here.
 TEST_F(GgufExperts, OfOtherFamiliesAreRefusedByName) {
   const Folder folder = folder_of("jetmoe");
