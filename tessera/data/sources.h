@@ -58,6 +58,10 @@ bool names_token_file(const std::filesystem::path& path);
 /// Throws Error{Data} for a missing file or folder, and suggests the nearest name.
 [[noreturn]] void refuse_missing(const std::filesystem::path& path);
 
+/// Throws Error{Data} for a link to a file that does not exist, which would otherwise be missing in
+/// a folder's data without a word.
+void refuse_dangling(const std::filesystem::path& path);
+
 /// Throws Error{Data} for a file with a hole, whose zeros are not text and may be of any number.
 void refuse_hole(const std::filesystem::path& path);
 
