@@ -269,7 +269,9 @@ std::vector<fs::path> files_in(const fs::path& folder) {
     if (name.starts_with('.')) continue;  // such as ._a.csv of macOS
     std::error_code ignored;
     if (at->is_directory(ignored) && !at->is_symlink(ignored)) inner.push_back(at->path());
-    if (at->is_regular_file(ignored) && format_by_name(name) != nullptr) out.push_back(at->path());
+    if (format_by_name(name) == nullptr) continue;
+    if (at->is_regular_file(ignored)) out.push_back(at->path());
+    refuse_dangling(at->path());
   }
   TESSERA_REQUIRE(!failed,
                   Data,
@@ -376,6 +378,7 @@ std::vector<std::string> record_files(const std::vector<std::string>& names, Spl
       some = matches_of(name);
     }
     for (const std::string& file : some) {
+      refuse_dangling(file);
       TESSERA_REQUIRE(fs::is_regular_file(file, ignored),
                       Data,
                       file + " is neither a file nor a folder",

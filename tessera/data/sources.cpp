@@ -120,7 +120,10 @@ void collect(const fs::path& folder, FolderFiles& out) {
   for (const auto& entry : it) {
     if (entry.path().filename().string().starts_with('.')) continue;  // such as ._a.txt of macOS
     if (entry.is_directory(reason) && !entry.is_symlink(reason)) inner.push_back(entry.path());
-    if (!entry.is_regular_file(reason)) continue;
+    if (!entry.is_regular_file(reason)) {
+      if (kind_of(entry.path()) || is_packed(entry.path())) refuse_dangling(entry.path());
+      continue;
+    }
     if (const auto kind = kind_of(entry.path())) {
       out.plain.push_back({entry.path(), *kind});
     } else if (is_packed(entry.path())) {
@@ -257,6 +260,16 @@ void refuse_missing(const fs::path& path) {
            : fmt::format("relative paths are relative to {}", fs::current_path(ignored).string()));
 }
 
+void refuse_dangling(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_symlink(path, ignored) || fs::exists(path, ignored)) return;
+  throw Error(Error::Kind::Data,
+              fmt::format("{} is a link to {}, which does not exist",
+                          path.string(),
+                          fs::read_symlink(path, ignored).string()),
+              "fetch the file that it names, or remove the link");
+}
+
 void refuse_hole(const fs::path& path) {
   const auto hole = files::first_hole(path);
   TESSERA_REQUIRE(!hole,
@@ -286,6 +299,7 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
     const bool pattern = path.native().find_first_of("*?[") != std::string::npos;
     if (!fs::exists(status) && pattern && !names_token_file(path)) {
       for (const std::string& file : matches_of(path.string())) {
+        refuse_dangling(file);
         if (fs::is_regular_file(file, ignored)) sources.push_back(recognize(file));
       }
       continue;

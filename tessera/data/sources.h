@@ -66,6 +66,10 @@ bool names_token_file(const std::filesystem::path& path);
 /// Throws Error{Data} for a source that is a slice, for readers of whole files.
 void refuse_range(const Source& source);
 
+/// Throws Error{Data} for a link to a file that does not exist, which would otherwise be missing in
+/// a folder's data without a word.
+void refuse_dangling(const std::filesystem::path& path);
+
 /// Throws Error{Data} for a file with a hole, whose zeros are not text and may be of any number.
 void refuse_hole(const std::filesystem::path& path);
 

@@ -35,6 +35,8 @@
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/values.h"
+#include "tessera/tasks/model_classes.h"
+#include "tessera/tasks/task.h"
 #include "tessera/tensor/init.h"
 #include "tessera/text/small_file.h"
 #include "tessera/text/tokenizer.h"
@@ -194,6 +196,20 @@ json::Value without_source(json::Value config) {
   return config;
 }
 
+/// The classes of a run are those of its head: the data that it was trained on may be elsewhere by
+/// now, or have others.
+void keep_classes_of_head(const checkpoint::Meta& meta, json::Value& config) {
+  const json::Value* const objective = meta.extra.find("objective");
+  const json::Value* const saved =
+      objective != nullptr && objective->is_object() ? objective->find("options") : nullptr;
+  json::Value* const task = config.find("task");
+  const json::Value* const type =
+      task != nullptr && task->is_object() ? task->find("type") : nullptr;
+  if (saved == nullptr || type == nullptr || !type->is_string()) return;
+  if (tasks::tasks_of_classes().has(type->as_string()))
+    tasks::keep_classes(*saved, (*task)["params"]);
+}
+
 void find_run(OpenModel& out) {
   const checkpoint::Checkpoint opened(out.source);
   interop::require_family(opened.meta(), out.source);
@@ -206,6 +222,7 @@ void find_run(OpenModel& out) {
   const json::Value* ranks = opened.meta().extra.find("ranks");
   const auto trained_on = ranks == nullptr ? 1 : static_cast<int>(ranks->as_integer().value_or(1));
   out.config = without_source(opened.meta().config);
+  keep_classes_of_head(opened.meta(), *out.config);
   const planner::Plan plan =
       planner::make_plan(*out.config, trained_on, (out.source / "manifest.json").string());
   out.shape = plan.model().resolved;

@@ -42,7 +42,13 @@ void append_class(const fs::path& root, const fs::path& folder, std::vector<Imag
   std::error_code failed;
   for (fs::recursive_directory_iterator at(folder, failed), end; !failed && at != end;
        at.increment(failed)) {
-    if (!images::is_image_name(at->path()) || !at->is_regular_file()) continue;
+    if (at->path().filename().string().starts_with('.')) {  // such as ._a.jpg of macOS
+      at.disable_recursion_pending();
+      continue;
+    }
+    if (!images::is_image_name(at->path())) continue;
+    data::refuse_dangling(at->path());
+    if (!at->is_regular_file()) continue;
     const std::string path = at->path().string();
     out.push_back(
         {.path = path, .place = path, .label = {.name = folder.filename().string(), .id = {}}});
@@ -58,7 +64,8 @@ void append_class(const fs::path& root, const fs::path& folder, std::vector<Imag
 std::vector<ImageRecord> in_classes(const fs::path& root) {
   std::vector<ImageRecord> out;
   for (const fs::path& entry : sorted_entries(root)) {
-    if (fs::is_directory(entry)) append_class(root, entry, out);
+    const bool hidden = entry.filename().string().starts_with('.');  // such as .ipynb_checkpoints
+    if (fs::is_directory(entry) && !hidden) append_class(root, entry, out);
   }
   TESSERA_REQUIRE(!out.empty(),
                   Data,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -110,6 +111,21 @@ json::Value fields_of_heads(const json::Value& objective_options) {
     if (name != nullptr && name->is_string() && labels != nullptr) out[name->as_string()] = *labels;
   }
   return out;
+}
+
+void keep_classes(const json::Value& saved, json::Value& params) {
+  json::Value heads = fields_of_heads(saved);
+  if (heads.members().empty() && member_of(saved, "num_labels") == nullptr) return;
+  if (!params.is_object()) params = json::Value::object();
+  if (!heads.members().empty()) {
+    params["heads"] = std::move(heads);
+    return;
+  }
+  params["labels"] = names_of_classes(saved);
+  const json::Value* const weights = member_of(saved, "class_weights");
+  if (weights == nullptr || member_of(params, "class_balance") == nullptr) return;
+  std::erase_if(params.members(), [](const auto& one) { return one.first == "class_balance"; });
+  params["class_weights"] = *weights;
 }
 
 void adopt_kind_of_classes(const json::Value& saved, json::Value& params) {

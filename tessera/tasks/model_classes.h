@@ -15,6 +15,11 @@ json::Value names_of_classes(const json::Value& objective_options);
 /// The heads in the options of a classifier's objective, as task.params.heads: {"topic": [labels]}.
 json::Value fields_of_heads(const json::Value& objective_options);
 
+/// Names the classes of a saved classifier, or of each of its heads, in the parameters of the task
+/// that trained it, in place of those that data.train has, and the weights of the classes in place
+/// of the frequencies there. `saved`: options of its objective.
+void keep_classes(const json::Value& saved, json::Value& params);
+
 /// Adopts from a saved classifier what the parameters leave open before data is read: several heads
 /// with their fields, and whether a record has several labels. `saved`: options of its objective.
 void adopt_kind_of_classes(const json::Value& saved, json::Value& params);

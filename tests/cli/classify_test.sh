@@ -46,6 +46,7 @@ EOF
   expect "each class with its scores" grep -Eq '^ *b +1.0000 +1.0000 +1.0000 +8' "$box/eval"
   [[ $1 == gpt2 ]] || return 0
   predicts "$box/$1-2"
+  needs_no_training_data "$box/$1-2"
   "$tessera" convert "$box/$1-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" predict "$box/folder" "$box/new.csv" --out "$box/folder.jsonl" --quiet || exit 1
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
@@ -87,6 +88,16 @@ predicts() {
   echo '{"row": 7}' >"$box/other.jsonl"
   "$tessera" predict "$1" "$box/new.csv" --out "$box/other.jsonl" 2>"$box/err"
   expect "exit code 3 for another file" test $? -eq 3
+}
+# needs_no_training_data RUN: the classes are those of the model, wherever the data of the training is.
+needs_no_training_data() {
+  printf '{"note": "aaab", "y": "a"}\n{"note": "bbba", "y": "b"}\n' >"$box/notes.jsonl"
+  mv "$box/texts.jsonl" "$box/elsewhere.jsonl"
+  "$tessera" predict "$1" "$box/new.csv" --out "$box/alone.jsonl" --quiet || exit 1
+  expect "the same predictions without the data" cmp "$box/said.jsonl" "$box/alone.jsonl"
+  "$tessera" eval "$1" --data "$box/notes.jsonl" --map '{"text": "note", "label": "y"}' >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
+  expect "the fields that are named" says "accuracy 1.0" "$box/eval"
+  mv "$box/elsewhere.jsonl" "$box/texts.jsonl"
 }
 # A classifier starts from a run that was trained on text; its head is new.
 begins_with_a_language_model() {

@@ -124,6 +124,24 @@ TEST_F(PackedSources, OfAFolderAreReadWithThePlainFiles) {
   EXPECT_THAT(refusal(folder_.path() / "notes/*.txt"), HasSubstr("no file matches"));
 }
 
+TEST_F(PackedSources, OfAFolderAreNeverMissingWithoutAWord) {
+  fs::create_directories(folder_.path() / "linked");
+  const auto whole = write("linked/a.txt", "one");
+  fs::create_symlink(whole, folder_.path() / "linked" / "b.txt");
+  fs::create_symlink("nowhere", folder_.path() / "linked" / "notes.md");  // is not read anyway
+  const std::string both = tokens(write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"one\"}\n"));
+  EXPECT_EQ(tokens(folder_.path() / "linked"), both);
+
+  for (const char* name : {"c.txt", "c.jsonl", "c.txt.gz"}) {
+    const fs::path link = folder_.path() / "linked" / name;
+    fs::create_symlink("nowhere", link);
+    EXPECT_THAT(refusal(folder_.path() / "linked"),
+                HasSubstr(link.string() + " is a link to nowhere, which does not exist"));
+    EXPECT_THAT(refusal(folder_.path() / "linked/c*"), HasSubstr("is a link to nowhere"));
+    fs::remove(link);
+  }
+}
+
 TEST_F(PackedSources, NameTheRecordWithoutItsText) {
   EXPECT_THAT(refusal(write("a.json", R"([{"body": "x"}])")),
               AllOf(HasSubstr("a.json:1: the record has no text \"text\""),

@@ -259,6 +259,22 @@ TEST_F(Records, BadOnesAreLeftOutWhereThatIsAskedFor) {
   EXPECT_THAT(counts_.refused[1], HasSubstr("a.jsonl:3: expected a JSON object"));
 }
 
+TEST_F(Records, LinksOfAFolderThatLeadNowhereAreRefused) {
+  (void)write("linked/a.csv", "text\na\n");
+  const std::filesystem::path folder = temp_.path() / "linked";
+  std::filesystem::create_symlink("nowhere", folder / "b.csv");
+
+  for (const std::string& name : {folder.string(), (folder / "*.csv").string()}) {
+    try {
+      (void)record_files({name}, Split::Train);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Data);
+      EXPECT_THAT(error.what(), testing::HasSubstr("b.csv is a link to nowhere"));
+    }
+  }
+}
+
 TEST_F(Records, FoldersStandForTheFilesOfAPart) {
   const std::string folder = temp_.path().string();
   for (const char* name : {"d/train-0.jsonl",

@@ -57,6 +57,8 @@ class ImageClassification : public ::testing::Test {
          {"cats/a.png", "cats/b.PNG", "cats/deep/c.png", "dogs/d.png", "dogs/e.png"})
       write(std::string("set/") + name, png());
     write("set/cats/notes.txt", "no picture");
+    write("set/cats/._a.png", "no picture");  // as macOS leaves them
+    write("set/.thumbnails/a.png", png());
     write("set/readme.md", "no class");
   }
   [[nodiscard]] data::Datasets open(const std::vector<std::string>& train,

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
+#include "tessera/tasks/model_classes.h"
 
 namespace tessera::tasks {
 namespace {
@@ -177,6 +178,26 @@ TEST_F(SavedClasses, OfAnotherKindOfModelAreNotTaken) {
   const Continued words =
       task("classify", "token_classification", kThree, with_labels({"\"b\"", "\"a\""}));
   EXPECT_THAT(names(words.classes), ElementsAre("a", "b"));
+}
+
+TEST_F(SavedClasses, OfARunStandInPlaceOfThoseOfItsData) {
+  const auto kept = [](const char* saved, const char* params) {
+    json::Value out = json::parse(params, "params");
+    keep_classes(json::parse(saved, "saved"), out);
+    return out.dump();
+  };
+
+  EXPECT_EQ(kept(R"({"num_labels": 2, "labels": ["no", "yes"]})", "null"),
+            R"({"labels":["no","yes"]})");
+  EXPECT_EQ(kept(R"({"num_labels": 3})", R"({"label_field": "y"})"),
+            R"({"label_field":"y","labels":["0","1","2"]})");
+  EXPECT_EQ(kept(R"({"num_labels": 2, "class_weights": [0.5, 1.5]})",
+                 R"({"class_balance": "inverse", "beta": 0.9})"),
+            R"({"beta":0.9,"labels":["0","1"],"class_weights":[0.5,1.5]})");
+  EXPECT_EQ(
+      kept(R"({"heads": [{"name": "mood", "labels": ["bad", "good"]}]})", R"({"heads": ["mood"]})"),
+      R"({"heads":{"mood":["bad","good"]}})");
+  EXPECT_EQ(kept("{}", R"({"text_field": "a"})"), R"({"text_field":"a"})");
 }
 
 }  // namespace

@@ -164,7 +164,8 @@ TEST_F(Tagging, NamesTheRecordThatCannotBeRead) {
   EXPECT_THAT(after_a_good_one("{\"tokens\": [\"a\"], \"tags\": [1]}"),
               HasSubstr("the label is an integer"));
   EXPECT_THAT(after_a_good_one("{\"tokens\": [], \"tags\": []}"), HasSubstr("has no token"));
-  EXPECT_THAT(after_a_good_one("{\"words\": [\"a\"]}"), HasSubstr("tokens_field"));
+  EXPECT_THAT(after_a_good_one("{\"word\": [\"a\"], \"tags\": [\"x\"]}"),
+              HasSubstr("tokens_field"));
   EXPECT_THAT(refusal(kGood, R"({"labels": ["y"]})"), HasSubstr("the label \"x\" is not one of"));
 }
 
