@@ -3,7 +3,6 @@
 // and names.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -160,20 +159,7 @@ void set_layers_of(const ComposeOptions& options, ComposedShape& shape, Checks& 
       "model.head_dim",
       fmt::format("rotary positions turn pairs of channels, and a head has {}", shape.head_dim),
       "choose an even number of channels");
-  if (options.rotary_fraction < 1.0) {
-    shape.rotary_channels =
-        std::llround(options.rotary_fraction * static_cast<double>(shape.head_dim));
-    checks.require(shape.order == ComposedOrder::Rotary,
-                   "model.rotary_fraction",
-                   "the model has no rotary positions",
-                   "set position to rotary, or remove rotary_fraction");
-    checks.require(shape.rotary_channels >= 2 && shape.rotary_channels % 2 == 0,
-                   "model.rotary_fraction",
-                   fmt::format("rotary positions turn pairs of channels, and {} of {} would turn",
-                               shape.rotary_channels,
-                               shape.head_dim),
-                   "choose a share with an even number of channels");
-  }
+  shape.rotary_channels = options.rotary_channels(shape.head_dim, checks);
   checks.require(shape.order != ComposedOrder::Relative || shape.max_distance > shape.buckets / 2,
                  "model.position_max_distance",
                  fmt::format("position_max_distance {} lies among the distances that have one of "
@@ -222,12 +208,7 @@ json::Value description_of(const ComposeOptions& options, const ComposedShape& s
   }
   out->embedding_norm = shape.embedding.norm;
   ModelOptions whole("compose", std::move(out));
-  json::Value description = config::write(whole);
-  // A model that turns all channels is described as before there were others.
-  if (options.rotary_fraction == 1.0)
-    std::erase_if(description.members(),
-                  [](const auto& member) { return member.first == "rotary_fraction"; });
-  return description;
+  return options.described(config::write(whole));
 }
 
 /// The objective that trains the first head.
@@ -270,7 +251,6 @@ Resolved resolve_compose(const ComposeOptions& options,
     usable.masked_lm = usable.pair_head = usable.prefix = false;
     usable.causal = true;
     usable.order = ComposedOrder::Embedding;
-    usable.rotary_channels = 0;
     usable.embedding = {};
   }
   Resolved out = {.description = description_of(options, shape),
@@ -289,13 +269,6 @@ Resolved resolve_compose(const ComposeOptions& options,
   out.derivations = derivations_of(options, otherwise, shape);
   return out;
 }
-
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kActivations = {
-    {{"gelu", "gelu"},
-     {"gelu_fast", "gelu_tanh"},
-     {"relu", "relu"},
-     {"silu", "silu"},
-     {"linear", ""}}};
 
 std::vector<std::string> words_of(const HfConfig& keys, const char* key) {
   const json::Value* found = keys.find(key);
@@ -440,11 +413,7 @@ json::Value to_hf(const ComposeOptions& options) {
                   fmt::format("model.activation {} has no name in TencentPretrain's configuration",
                               options.activation),
                   "train with gelu, gelu_tanh, relu or silu");
-  TESSERA_REQUIRE(options.rotary_fraction == 1.0,
-                  Unsupported,
-                  fmt::format("model.rotary_fraction is {}, and TencentPretrain turns all channels",
-                              options.rotary_fraction),
-                  "train with rotary_fraction 1");
+  options.refuse_to_publish();
   json::Value out = json::Value::object(
       {{"model_type", text("compose")},
        {"emb_size", integer(options.hidden_size)},

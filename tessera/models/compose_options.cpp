@@ -2,11 +2,13 @@
 #include "tessera/models/compose_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/ops/activation.h"
 #include "tessera/ops/relative_position.h"
@@ -54,6 +56,37 @@ bool ComposeOptions::check_embedding(Checks& checks) const {
                    : text::suggestion(*word, composed_embeddings()));
   }
   return known;
+}
+
+std::int64_t ComposeOptions::rotary_channels(std::int64_t head_dim, Checks& checks) const {
+  if (rotary_fraction == 1.0) return 0;
+  checks.require(position == "rotary",
+                 "model.rotary_fraction",
+                 "the model has no rotary positions",
+                 "set position to rotary, or remove rotary_fraction");
+  const std::int64_t out = std::llround(rotary_fraction * static_cast<double>(head_dim));
+  checks.require(
+      out >= 2 && out % 2 == 0,
+      "model.rotary_fraction",
+      fmt::format(
+          "rotary positions turn pairs of channels, and {} of {} would turn", out, head_dim),
+      "choose a share with an even number of channels");
+  return out;
+}
+
+json::Value ComposeOptions::described(json::Value description) const {
+  std::erase_if(description.members(), [&](const auto& member) {
+    return member.first == "rotary_fraction" && rotary_fraction == 1.0;
+  });
+  return description;
+}
+
+void ComposeOptions::refuse_to_publish() const {
+  TESSERA_REQUIRE(rotary_fraction == 1.0,
+                  Unsupported,
+                  fmt::format("model.rotary_fraction is {}, and TencentPretrain turns all channels",
+                              rotary_fraction),
+                  "train with rotary_fraction 1");
 }
 
 void ComposeOptions::describe(config::Fields& fields) {

@@ -2,10 +2,13 @@
 // The keys of a model that a configuration composes from parts (models/composed.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/models/family.h"
@@ -16,6 +19,14 @@ namespace tessera::models {
 const std::vector<Preset>& composed_presets();
 /// The summands of an embedding that are built.
 const std::vector<std::string>& composed_embeddings();
+
+/// Names of activation functions in TencentPretrain's configuration, and here.
+inline constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kActivations = {
+    {{"gelu", "gelu"},
+     {"gelu_fast", "gelu_tanh"},
+     {"relu", "relu"},
+     {"silu", "silu"},
+     {"linear", ""}}};
 
 struct ComposeOptions final : FamilyOptions {
   std::vector<std::string> embedding = {"word", "pos"};
@@ -42,6 +53,12 @@ struct ComposeOptions final : FamilyOptions {
   /// Returns whether all summands of the embedding are known. A problem says of those that
   /// TencentPretrain has that they are not built; "speech" is the only problem of its embedding.
   [[nodiscard]] bool check_embedding(Checks& checks) const;
+  /// The channels of a head that rotary positions turn; 0: all.
+  [[nodiscard]] std::int64_t rotary_channels(std::int64_t head_dim, Checks& checks) const;
+  /// A description without keys at the values that a model had before there were these keys.
+  [[nodiscard]] json::Value described(json::Value description) const;
+  /// Throws Error{Unsupported} for forms that TencentPretrain's configuration has no key for.
+  void refuse_to_publish() const;
 
  private:
   void describe_parts(config::Fields& fields);
