@@ -107,8 +107,9 @@ std::vector<std::shared_ptr<Param>> ModelInstance::divided(
                        (box.end.front() - box.begin.front()) * rows_of_index});
       out.push_back(tiles.back().param);
     }
-    tiled_.push_back(std::make_shared<nn::TiledForm>(std::move(tiles)));
-    param->extend(tiled_.back());
+    auto form = std::make_shared<nn::TiledForm>(std::move(tiles));
+    param->extend(form);
+    tiled_.emplace_back(std::move(param), std::move(form));
   }
   return out;
 }
@@ -124,7 +125,7 @@ void ModelInstance::bind_tiles() {
         weights[param] = group.weights.get();
     }
   }
-  for (const auto& form : tiled_) {
+  for (const auto& [param, form] : tiled_) {
     std::vector<WorkingWeights*> of_tile;
     for (const nn::WeightTile& tile : form->tiles())
       of_tile.push_back(weights.at(tile.param.get()));

@@ -168,7 +168,8 @@ class ModelInstance {
   std::shared_ptr<UnitBuffers> resting_;  ///< of weights that rest in a tier
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
-  std::vector<std::shared_ptr<nn::TiledForm>> tiled_;  ///< of the weights of this stage in tiles
+  /// The weights in tiles, which their blocks hold without owning them, and their forms.
+  std::vector<std::pair<std::shared_ptr<Param>, std::shared_ptr<nn::TiledForm>>> tiled_;
   std::vector<std::pair<int, int>> order_;
   std::vector<ParamPlace> places_;
   nn::Objective* objective_ = nullptr;
