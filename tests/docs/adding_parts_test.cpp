@@ -132,8 +132,9 @@ TEST(AddedTier, KeepsItsBytesAndThoseOfASnapshot) {
 
 TEST(AddedOperation, CountsOnMetaWhatItDoesOnACpu) {
   const auto work_of = [](const at::TensorOptions& on) {
+    const at::Tensor x = at::ones({3, 4}, on);
     const ops::OpLog log;
-    const at::Tensor y = ops::doubled(at::ones({3, 4}, on));
+    const at::Tensor y = ops::doubled(x);
     EXPECT_EQ(y.sizes(), at::IntArrayRef({3, 4}));
     EXPECT_EQ(log.rows().size(), 1U);
     return log.rows().front();
