@@ -58,7 +58,7 @@ void remove_key(json::Value& source, std::string_view key) {
 
 int Choice::data_experts() const {
   const bool over_tensor = mode == "1d" && !splits_experts;
-  // In the order in which the plan tries them (planner/validate_experts.cpp).
+  // In the order in which the plan tries them (parallel/expert_rules.cpp).
   for (const int over :
        {1, context, over_tensor ? tensor : 1, over_tensor ? context * tensor : 1}) {
     if (expert % over == 0 && data() % (expert / over) == 0) return expert / over;
@@ -311,12 +311,6 @@ Space::Space(const json::Value& source,
       "the layouts of an elastic training are not searched: elasticity chooses its batch",
       "set elasticity.enabled to false for the search");
   experts_ = experts_of(base_);
-  const parallel::Layout& layout = base_.layout();
-  TESSERA_REQUIRE(!layout.experts_over_context && !layout.experts_over_tensor,
-                  Unsupported,
-                  "the layouts of experts that ranks of parallel.context or parallel.tensor divide "
-                  "are not searched",
-                  "set parallel.expert to a number that divides the data-parallel ranks");
   find_offload(ranks);
 }
 
