@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "devices/operation_facts.h"
@@ -582,8 +583,9 @@ bool is_simulated_memory(const void* data) {
 
 void copy_there(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
-  const GuardedMemory::Open source(machine().memory, const_cast<void*>(from)),
-      destination(machine().memory, to);
+  std::optional<GuardedMemory::Open> source, destination;
+  if (is_simulated_memory(from)) source.emplace(machine().memory, const_cast<void*>(from));
+  if (is_simulated_memory(to)) destination.emplace(machine().memory, to);
   std::memmove(to, from, bytes);
 }
 
