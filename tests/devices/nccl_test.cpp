@@ -260,7 +260,7 @@ TEST(NcclMutants, AreFoundOutIfAMessageIsUsedBeforeItArrives) {
 
 TEST(NcclTimeouts, NameBothRanksAndTheCallSite) {
   std::string text;
-  comm::run_threads(2, [&](comm::World& host) {
+  const auto of_rank = [&](comm::World& host) {
     const auto world = world_with_nccl(host, fake_nccl());
     const at::Device device = to_torch(world->transport().device());
     const at::Tensor in = at::ones({4}).to(device), out = at::zeros({8}).to(device);
@@ -284,7 +284,8 @@ TEST(NcclTimeouts, NameBothRanksAndTheCallSite) {
       EXPECT_EQ(error.kind(), Error::Kind::Comm);
       text = error.what();
     }
-  });
+  };
+  EXPECT_THROW(comm::run_threads(2, of_rank), Error);
   EXPECT_THAT(text,
               testing::HasSubstr("rank 0 has waited 0.3 s on its device in NCCL's all_gather"));
   EXPECT_THAT(text, testing::HasSubstr("gather h.3"));
@@ -293,7 +294,7 @@ TEST(NcclTimeouts, NameBothRanksAndTheCallSite) {
 }
 
 TEST(NcclTimeouts, EndAtOnceIfAnotherRankFails) {
-  comm::run_threads(2, [&](comm::World& host) {
+  const auto of_rank = [](comm::World& host) {
     const auto world = world_with_nccl(host, fake_nccl());
     const at::Device device = to_torch(world->transport().device());
     const at::Tensor in = at::ones({4}).to(device), out = at::zeros({8}).to(device);
@@ -315,7 +316,8 @@ TEST(NcclTimeouts, EndAtOnceIfAnotherRankFails) {
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("a sample of rank 1 is broken"));
     }
-  });
+  };
+  EXPECT_THROW(comm::run_threads(2, of_rank), Error);
 }
 
 TEST(Nccl, RefusesMemoryOfTheHost) {
