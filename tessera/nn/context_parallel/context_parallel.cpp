@@ -14,6 +14,7 @@
 #include "tessera/nn/kv_cache.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/tensor/span.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 
@@ -111,11 +112,18 @@ at::Tensor positions(const at::Tensor& ids_BT,
                   Shape,
                   fmt::format("{} tokens are more than the model has positions ({})", last, most),
                   fmt::format("give it at most {} tokens at a time", most));
-  at::Tensor all = at::arange(first, last, ids_BT.options()).unsqueeze(0);
+  // Those of a device are computed on the host, so that layers can check them without a wait.
+  const bool uploads = !ids_BT.is_cpu() && !ids_BT.is_meta();
+  const auto here = [&](const at::Tensor& x) { return uploads ? host_values(x) : x; };
+  at::Tensor all =
+      at::arange(first, last, uploads ? ids_BT.options().device(at::kCPU) : ids_BT.options())
+          .unsqueeze(0);
   if (context.batch != nullptr && context.batch->has(kTextPosition))
-    all = context.batch->tensor(kTextPosition).unsqueeze(1) + (all - first);
-  if (starts_BT.defined()) all = all - starts_BT;
-  return (shared ? own_tokens(all, *context.context_parallel) : all).expand_as(ids_BT);
+    all = here(context.batch->tensor(kTextPosition)).unsqueeze(1) + (all - first);
+  if (starts_BT.defined()) all = all - here(starts_BT);
+  if (shared) all = own_tokens(all, *context.context_parallel);
+  all = all.expand_as(ids_BT);
+  return uploads ? on_device(all.contiguous(), ids_BT.device()) : all;
 }
 
 }  // namespace tessera::nn
