@@ -57,6 +57,7 @@ void remove_key(json::Value& source, std::string_view key) {
 }  // namespace
 
 int Choice::data_experts() const {
+  if (expert == 0) return 0;
   const bool over_tensor = mode == "1d" && !splits_experts;
   // In the order in which the plan tries them (parallel/expert_rules.cpp).
   for (const int over :
