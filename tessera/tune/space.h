@@ -47,8 +47,8 @@ struct Choice {
   bool splits_experts = false;  ///< parallel.expert_tensor is the number of tensor-parallel ranks
   Offload offload = Offload::AsGiven;  ///< Weights: and the optimizer's states
   [[nodiscard]] int data() const { return ranks / (tensor * context * pipeline); }
-  /// Of `expert`, the data-parallel ranks, as the plan spreads them; 0: they cannot be spread so, or
-  /// there are none.
+  /// Of `expert`, the data-parallel ranks, as the plan spreads them; 0: they cannot be spread so,
+  /// or there are none.
   [[nodiscard]] int data_experts() const;
   auto operator<=>(const Choice&) const = default;
 };
