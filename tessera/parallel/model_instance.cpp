@@ -97,7 +97,7 @@ std::vector<std::shared_ptr<Param>> ModelInstance::divided(
         param->extension() == nullptr,
         Unsupported,
         fmt::format("not built yet: {}, which has an adapter, in tiles", param->info().name),
-        "remove it from the section tiling, or from adapter.target_modules");
+        "remove it from the section tiling, or from adapter.targets");
     std::vector<nn::WeightTile> tiles;
     for (const auto& info : infos) {
       const std::int64_t rows_of_index = info->numel() / info->shape.front() / info->shape.back();

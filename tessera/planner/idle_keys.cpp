@@ -22,7 +22,9 @@ void drop_unused_sections(const TrainConfig& config, json::Value& resolved) {
   const parallel::ZeroOptions& zero = config.zero_optimization;
   json::Value& block = resolved["zero_optimization"];
   if (!zero.zeropp_loco_param.on()) drop(block, "zeropp_loco_param");
-  if (!zero.offload_optimizer.to_disk()) drop(block, "offload_optimizer");
+  const bool on_host = zero.offload_optimizer.device == parallel::OffloadDevice::Cpu &&
+                       memory::device_kind(config.run.device) != DeviceKind::Cpu;
+  if (!zero.offload_optimizer.to_disk() && !on_host) drop(block, "offload_optimizer");
   if (!zero.offload_param.to_disk()) drop(block, "offload_param");
   if (!config.activation_checkpointing.offload.to_disk())
     drop(resolved["activation_checkpointing"], "offload");
