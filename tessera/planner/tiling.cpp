@@ -23,6 +23,7 @@ namespace tessera::planner {
 namespace {
 
 constexpr const char* kTiling = "tiling";
+constexpr std::int64_t kMostTiles = 1'000'000'000;  // the product of two is a number too
 
 // "lm_head" names lm_head.weight too; * stands for any characters.
 bool names(const std::string& pattern, const std::string& parameter) {
@@ -145,7 +146,10 @@ class Reader {
     const std::optional<std::int64_t> inputs = pair ? value.items()[0].as_integer() : 1,
                                       outputs =
                                           pair ? value.items()[1].as_integer() : value.as_integer();
-    if (!inputs || !outputs || *inputs < 1 || *outputs < 1) {
+    const auto is_number = [](const std::optional<std::int64_t>& tiles) {
+      return tiles && *tiles >= 1 && *tiles <= kMostTiles;
+    };
+    if (!is_number(inputs) || !is_number(outputs)) {
       wrong(path,
             fmt::format("it is {}", value.dump()),
             "write the number of tiles, 8, or as [in_splits, out_splits]: [1, 8]");
