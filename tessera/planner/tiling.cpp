@@ -136,6 +136,15 @@ class Reader {
               "write a smaller number of tiles");
         continue;
       }
+      if (one && *count > 1 && parallel::tiles_of(info, *count).size() == 1) {
+        wrong(path,
+              fmt::format("{} is not divided: tiles are whole rows, and all but the last one "
+                          "multiples of {} elements",
+                          info->name,
+                          kChunk),
+              "remove it");
+        continue;
+      }
       counts_[info->name] = *count;
     }
     if (!found) {
