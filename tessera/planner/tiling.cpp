@@ -121,7 +121,7 @@ class Reader {
       const bool one = pattern.find('*') == std::string::npos;
       const std::string why = obstacle(*info);
       if (!why.empty()) {
-        if (one || info->shape.size() >= 2)
+        if (one || info->matrix_shape.size() >= 2)
           wrong(path, fmt::format("{} {}, and is not divided", info->name, why), "remove it");
         found = true;
         continue;
