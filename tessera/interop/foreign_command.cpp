@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/overrides.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/command_words.h"
 #include "tessera/interop/option_table.h"
@@ -346,9 +347,27 @@ void set_always(std::string_view always, Meaning& meaning) {
     config::set_key(meaning.source, path, value, meaning.program);
 }
 
-// Without a number of ranks, those that the layout needs.
-void set_least_ranks(Meaning& meaning) {
-  if (meaning.ranks) return;
+// Flags of launchers that choose hosts or their slots.
+bool chooses_hosts(const std::string& word) {
+  static const std::set<std::string_view> flags = {"--hostfile",
+                                                   "-H",
+                                                   "--include",
+                                                   "-i",
+                                                   "--exclude",
+                                                   "-e",
+                                                   "--host",
+                                                   "--launcher",
+                                                   "--force_multi",
+                                                   "--max_elastic_nodes",
+                                                   "--nnodes"};
+  return flags.count(word) > 0;
+}
+
+// Without a number of ranks, those that the layout needs. Hosts that the launcher names, and a
+// launcher that has started this process, have a number of their own.
+void set_least_ranks(Meaning& meaning, const std::vector<std::string>& host_words) {
+  const bool on_hosts = std::ranges::any_of(host_words, chooses_hosts);
+  if (meaning.ranks || on_hosts || hosts::detect_launcher()) return;
   const auto size = [&](const char* key) -> std::int64_t {
     const json::Value* const value = meaning.value(key);
     const auto count = value != nullptr && value->is_number() ? value->as_integer() : std::nullopt;
@@ -444,7 +463,7 @@ ForeignCommand read_foreign_command(const std::vector<std::string>& words) {
     if (program->rules != nullptr) program->rules(meaning);
   }
   if (!meaning.problems.empty()) throw_problems(meaning);
-  set_least_ranks(meaning);
+  set_least_ranks(meaning, launched.host_words);
 
   out.program = meaning.program;
   out.own_words.insert(out.own_words.end(), meaning.own_words.begin(), meaning.own_words.end());
