@@ -15,7 +15,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/overrides.h"
-#include "tessera/hosts/detect_launcher.h"
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/command_words.h"
 #include "tessera/interop/option_table.h"
@@ -363,11 +362,9 @@ bool chooses_hosts(const std::string& word) {
   return flags.count(word) > 0;
 }
 
-// Without a number of ranks, those that the layout needs. Hosts that the launcher names, and a
-// launcher that has started this process, have a number of their own.
-void set_least_ranks(Meaning& meaning, const std::vector<std::string>& host_words) {
-  const bool on_hosts = std::ranges::any_of(host_words, chooses_hosts);
-  if (meaning.ranks || on_hosts || hosts::detect_launcher()) return;
+// Without a number of ranks and of hosts, those that the layout needs. Returns a note about it.
+std::string set_least_ranks(Meaning& meaning, const std::vector<std::string>& host_words) {
+  if (meaning.ranks || std::ranges::any_of(host_words, chooses_hosts)) return "";
   const auto size = [&](const char* key) -> std::int64_t {
     const json::Value* const value = meaning.value(key);
     const auto count = value != nullptr && value->is_number() ? value->as_integer() : std::nullopt;
@@ -376,12 +373,12 @@ void set_least_ranks(Meaning& meaning, const std::vector<std::string>& host_word
   const std::int64_t tokens = size("parallel.tensor.size") * size("parallel.context.size"),
                      experts = size("parallel.expert") * size("parallel.expert_tensor"),
                      least = std::lcm(tokens, experts) * size("parallel.pipeline.size");
-  if (least <= 1) return;
+  if (least <= 1) return "";
   meaning.ranks = least;
-  meaning.note(
-      fmt::format("the command names no number of ranks: {} are started, the fewest that "
-                  "its layout needs; torchrun --nproc_per_node N starts more",
-                  least));
+  return fmt::format(
+      "the command names no number of ranks: {} are started, the fewest that its layout needs; "
+      "torchrun --nproc_per_node N starts more",
+      least);
 }
 
 // LLaMA-Factory's key=value behind the file.
@@ -463,7 +460,7 @@ ForeignCommand read_foreign_command(const std::vector<std::string>& words) {
     if (program->rules != nullptr) program->rules(meaning);
   }
   if (!meaning.problems.empty()) throw_problems(meaning);
-  set_least_ranks(meaning, launched.host_words);
+  out.ranks_note = set_least_ranks(meaning, launched.host_words);
 
   out.program = meaning.program;
   out.own_words.insert(out.own_words.end(), meaning.own_words.begin(), meaning.own_words.end());
