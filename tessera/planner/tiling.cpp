@@ -42,6 +42,11 @@ std::vector<std::string> names_of(const nn::ParamInfos& parameters) {
   return out;
 }
 
+// The integer that a value is, if it is one.
+std::optional<std::int64_t> integer_of(const json::Value& value) {
+  return value.is_number() ? value.as_integer() : std::nullopt;
+}
+
 class Reader {
  public:
   Reader(const nn::ParamInfos& parameters,
@@ -57,7 +62,7 @@ class Reader {
 
   // The number of tiles by the names of parameters.
   std::map<std::string, std::int64_t> read(const json::Value& tiling) {
-    if (const auto most = tiling.as_integer()) {
+    if (const auto most = integer_of(tiling)) {
       read_size(*most);
     } else if (tiling.is_object() && !tiling.members().empty()) {
       for (const auto& [pattern, value] : tiling.members())
@@ -142,9 +147,9 @@ class Reader {
   // The number of tiles of outputs.
   std::optional<std::int64_t> count_of(const std::string& path, const json::Value& value) {
     const bool pair = value.is_array() && value.items().size() == 2;
-    const std::optional<std::int64_t> inputs = pair ? value.items()[0].as_integer() : 1,
+    const std::optional<std::int64_t> inputs = pair ? integer_of(value.items()[0]) : 1,
                                       outputs =
-                                          pair ? value.items()[1].as_integer() : value.as_integer();
+                                          pair ? integer_of(value.items()[1]) : integer_of(value);
     if (!inputs || !outputs || *inputs < 1 || *outputs < 1) {
       wrong(path,
             fmt::format("it is {}", value.dump()),
