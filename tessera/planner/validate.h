@@ -13,6 +13,10 @@
 #include "tessera/parallel/options.h"
 #include "tessera/planner/train_config.h"
 
+namespace tessera::parallel {
+struct Layout;
+}
+
 namespace tessera::planner {
 
 struct DataPlan;
@@ -87,6 +91,13 @@ void check_context_parallel(const TrainConfig& config,
                             const CheckedModel& checked,
                             config::Problems& problems,
                             const config::Origins& origins);
+
+/// Divides the experts of the model (parallel::divide_experts()).
+void divide_experts(const TrainConfig& config,
+                    const CheckedModel& checked,
+                    parallel::Layout& layout,
+                    config::Problems& problems,
+                    const config::Origins& origins);
 
 /// Notes for the user about keys that have no effect in combination with others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
