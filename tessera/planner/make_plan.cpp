@@ -244,16 +244,6 @@ class Planner {
     }
   }
 
-  // check_written() has reported where it belongs; no optimizer has this key.
-  static void drop_max_grad_norm(json::Value& source) {
-    json::Value* const optimizer = source.is_object() ? source.find("optimizer") : nullptr;
-    json::Value* const params =
-        optimizer != nullptr && optimizer->is_object() ? optimizer->find("params") : nullptr;
-    if (params == nullptr || !params->is_object()) return;
-    std::erase_if(params->members(),
-                  [](const auto& member) { return member.first == "max_grad_norm"; });
-  }
-
   // Replaces the three batch sizes by those of the section elasticity. Returns false if it has a
   // problem.
   bool take_elastic_batch() {

@@ -42,6 +42,9 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
 /// Rules between keys as written (with current names), before keys without an effect are removed:
 /// the combinations that DeepSpeed itself refuses.
 void check_written(const json::Value& source, config::Problems& problems);
+/// Removes optimizer.params.max_grad_norm: no optimizer has this key, and check_written() has
+/// reported where it belongs.
+void drop_max_grad_norm(json::Value& source);
 
 /// Rules between the block hybrid_engine as written, and the task and the sequence length, which
 /// generation uses.
