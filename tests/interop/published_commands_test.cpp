@@ -212,7 +212,9 @@ TEST_F(PublishedCommands, ReachAWholeBatchByAccumulation) {
   axolotl("batch_size: 12\n");
   EXPECT_EQ(key(read(kAxolotl), "gradient_accumulation_steps"), "12");
   axolotl("batch_size: 12\ngradient_accumulation_steps: 3\n");
-  EXPECT_EQ(key(read(kAxolotl), "gradient_accumulation_steps"), "3");
+  const ForeignCommand both = read(kAxolotl);
+  EXPECT_EQ(key(both, "gradient_accumulation_steps"), "3");
+  EXPECT_THAT(both.notes, testing::Contains(HasSubstr("batch_size has no effect")));
 }
 
 // Without a number of ranks there are as many as the layout needs.
@@ -255,6 +257,8 @@ TEST_F(PublishedCommands, DivideTheModelAsAccelerateIsTold) {
       read(with("  parallelism_config_sp_size: 4\n  parallelism_config_sp_backend: deepspeed\n"));
   EXPECT_EQ(key(command, "parallel.context.size"), "4");
   EXPECT_EQ(key(command, "parallel.context.mode"), "\"ulysses\"");
+  EXPECT_THAT(refusal(with("  parallelism_config_sp_size: 2\n  parallelism_config_cp_size: 2\n")),
+              HasSubstr("together with parallelism_config_cp_size"));
   command = read(with("  parallelism_config_tp_size: 1\n"));
   EXPECT_EQ(key(command, "parallel.tensor.size"), "none");
   EXPECT_THAT(refusal(with("  parallelism_config_xp_size: 2\n")),

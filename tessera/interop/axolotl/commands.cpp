@@ -169,7 +169,12 @@ void set_weights(Meaning& meaning) {
 // The whole batch of a rank is reached by accumulation, if that is not given.
 void set_accumulation(Meaning& meaning) {
   const Setting* const whole = meaning.given("@whole_batch");
-  if (whole == nullptr || meaning.given("gradient_accumulation_steps") != nullptr) return;
+  if (whole == nullptr) return;
+  if (meaning.given("gradient_accumulation_steps") != nullptr) {
+    meaning.note(
+        fmt::format("{} has no effect: gradient_accumulation_steps is given", whole->flag));
+    return;
+  }
   const double micro = meaning.number("train_micro_batch_size_per_gpu").value_or(1);
   const auto steps = static_cast<std::int64_t>(whole->value.as_double() / std::max(micro, 1.0));
   if (steps < 1) {

@@ -169,7 +169,10 @@ void read_parallelism_part(Meaning& meaning, const json::Value& part) {
     }
   }
   const ForeignFlags::Setting* const ulysses = meaning.given("@sp_size");
-  if (ulysses != nullptr) {
+  if (ulysses != nullptr && meaning.given("parallel.context.size") != nullptr) {
+    meaning.refuse(fmt::format("{} together with parallelism_config_cp_size", ulysses->flag),
+                   "divide the tokens by one of them");
+  } else if (ulysses != nullptr) {
     const ForeignFlags::Setting copy = *ulysses;
     meaning.flags.settings.push_back({copy.flag, "parallel.context.size", copy.value});
     meaning.flags.settings.push_back(
