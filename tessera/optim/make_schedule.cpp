@@ -100,7 +100,8 @@ std::unique_ptr<Schedule> make_schedule(const SchedulerOptions& options,
   auto schedule = factory(params_or(options.params, place), context, part, origins);
   config::Problems told;
   for (const config::Problems::Problem& problem : part.list()) {
-    const bool has_none = problem.kind == config::Problems::Kind::Unknown && problem.fix.empty();
+    const bool has_none =
+        problem.kind == config::Problems::Kind::Unknown && problem.fix.starts_with("remove it");
     told.add(problem.place,
              problem.path,
              problem.what,

@@ -297,7 +297,7 @@ TEST(ExpertFamilies, RefuseAdaptersThatExpertsCannotHave) {
               HasSubstr("another rank"));
   EXPECT_THAT(refusal_of_adapter("qwen3_moe", R"(["mlp.gate"])"), HasSubstr("router"));
   EXPECT_THAT(refusal_of_adapter("mixtral", R"(["w1"], "target_parameters": ["gate_up_proj"])"),
-              HasSubstr("remove it from adapter.target_parameters"));
+              HasSubstr("has an adapter by adapter.targets too"));
 }
 
 // As in PEFT, target_parameters alone adapt nothing else, and exclusion is about layers.

@@ -34,6 +34,8 @@ bool is_other_meaning(const std::string& line) {
       "lama3",
       "eigenvalue.layer_name",
       "Normalizer",
+      // The tokenizer of that name, which is built in.
+      "openai-community/gpt2",
       // The layout of a GGUF file, which several families share.
       "stored_as",
       // TencentPretrain's words for norms.
@@ -84,8 +86,9 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     // A command of another program names the family that its script trains.
     const bool command =
         stem.starts_with("command") || stem == "model_rules" || stem == "rlhf_scripts";
-    if (folder == "text" || folder == "tokenizers" || (folder == "models" && own) || command)
-      continue;
+    // Names of llama.cpp for the splits of tokenizers are those of the models that had them first.
+    const bool tokenizer = folder == "text" || folder == "tokenizers" || stem == "splits";
+    if (tokenizer || (folder == "models" && own) || command) continue;
     std::ifstream in(path);
     std::string line;
     for (int number = 1; std::getline(in, line); ++number) {

@@ -71,7 +71,7 @@ broken_cuda() {
 clone_with_tools() {
   mkdir -p "$box/clone/tools"
   local name
-  for name in CMakeLists.txt CMakePresets.json cmake tessera tests examples bench share packages.txt; do
+  for name in CMakeLists.txt CMakePresets.json cmake tessera tests docs examples bench share packages.txt; do
     ln -s "$repository/$name" "$box/clone/$name"
   done
   cp "$repository"/tools/*.sh "$box/clone/tools/"
