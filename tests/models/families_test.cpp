@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 /// default of another program's key.
 bool is_other_meaning(const std::string& line) {
   // The scaling of rotary positions that Llama 3 introduced has its name in every family.
-  constexpr std::array<std::string_view, 10> kMarks = {
+  constexpr std::array<std::string_view, 11> kMarks = {
       "okenizer",
       "share_dir()",
       "\"tessera ",
