@@ -137,8 +137,10 @@ TEST(Search, KeepsExpertsOverContextAndTensorRanksAsTheConfigurationHasThem) {
   config::set_key(source, "parallel.expert_tensor", json::Value::integer(2), "test");
   Space split(source, 8, "toy.json", h100());
   EXPECT_TRUE(split.own().splits_experts);
+  SearchOptions all{.most = 100'000, .most_predicted = 2000};
+  all.fixed = fixed_of({"parallel.context", "parallel.pipeline.size"});
   std::set<int> tensors;
-  for (const Candidate& one : search(split, {.most = 100'000}).best) {
+  for (const Candidate& one : search(split, all).best) {
     if (!tensors.insert(one.choice.tensor).second) continue;
     EXPECT_EQ(split.checked_plan(one.choice).layout().splits_experts, one.choice.tensor > 1)
         << text_of(one.choice);
