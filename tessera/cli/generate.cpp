@@ -81,7 +81,8 @@ bool parse(GenerateFlags& words, const std::vector<std::string>& line) {
   arguments.option(
       "--prompts",
       &words.prompts,
-      "JSON lines, each with a \"prompt\"; the texts are written to --out in the same order");
+      "JSON lines, each with a \"prompt\"; the texts are written to --out in the same order, with "
+      "the other members of their lines");
   arguments.option(
       "--out",
       &words.out,

@@ -29,13 +29,20 @@ std::vector<std::pair<std::string, std::string>> cells_of(const json::Value& lin
 
 }  // namespace
 
+void add_members_of(json::Value& line, const json::Value& record) {
+  for (const auto& [name, value] : record.members()) {
+    std::string free = name;
+    while (line.find(free) != nullptr)
+      free.insert(0, "given_");
+    line[free] = value;
+  }
+}
+
 json::Value prediction_line(std::int64_t row, const json::Value& record, json::Value prediction) {
   json::Value out = json::Value::object({{"row", json::Value::integer(row)}});
   for (auto& [name, value] : prediction.members())
     out[name] = std::move(value);
-  if (!record.is_object()) return out;
-  for (const auto& [name, value] : record.members())
-    out[out.find(name) != nullptr ? "given_" + name : name] = value;
+  if (record.is_object()) add_members_of(out, record);
   return out;
 }
 

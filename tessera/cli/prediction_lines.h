@@ -12,9 +12,12 @@
 
 namespace tessera::cli {
 
+/// Adds the members of a record to an object. A member that the object already has is called
+/// "given_" + its name.
+void add_members_of(json::Value& line, const json::Value& record);
+
 /// One prediction with its record, as an object: "row", the prediction's members, then the
-/// record's. A member of the record that the prediction has too is called "given_" + its name.
-/// `record`: null if unknown.
+/// record's, as add_members_of() adds them. `record`: null if unknown.
 json::Value prediction_line(std::int64_t row, const json::Value& record, json::Value prediction);
 
 /// Writes such objects as a table. The first one has the columns: its members, and for an object

@@ -14,6 +14,8 @@ TEST(PredictionLines, HaveTheColumnsOfTheirRecord) {
   EXPECT_EQ(line(3, R"({"id": "a7", "label": "sad", "n": 2})", R"({"label": "glad"})").dump(),
             R"({"row":3,"label":"glad","id":"a7","given_label":"sad","n":2})");
   EXPECT_EQ(line(0, "null", R"({"value": 1.5})").dump(), R"({"row":0,"value":1.5})");
+  EXPECT_EQ(line(0, R"({"label": 1, "given_label": 2})", R"({"label": 3})").dump(),
+            R"({"row":0,"label":3,"given_label":1,"given_given_label":2})");
 }
 
 TEST(PredictionLines, AreRowsOfATableWhoseFirstRowNamesThem) {
