@@ -52,6 +52,17 @@ EOF
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
   skips_bad_records "$box/folder"
   evaluates_tables "$box/folder"
+  generates_nothing "$box/folder"
+}
+# generates_nothing FOLDER: a classifier is refused before a template or a file of prompts is asked for.
+generates_nothing() {
+  local how
+  for how in chat "generate --prompt a" "generate --samples 2"; do
+    # shellcheck disable=SC2086  # words of a command
+    "$tessera" $how "$1" </dev/null >"$box/out" 2>"$box/err" && echo "$how: a classifier made text" && exit 1
+    expect "$how: what it is" says "sequence_classification does not generate text" "$box/err"
+    expect "$how: the command for it" says "tessera predict $1 FILE" "$box/err"
+  done
 }
 # skips_bad_records FOLDER: a model without a run has no key data.on_bad_record, but an option.
 skips_bad_records() {
