@@ -182,6 +182,7 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
   out.numbers = tasks::record_numbers(*out.dataset);
   if (!out.numbers.empty()) {
     out.records = records_of(words.data, options);
+    if (std::ssize(out.records) <= out.numbers.back()) out.records.clear();
   } else if (models::traits_of(opened.shape.objective.name).predicts !=
              models::Predicts::ImageClass) {
     log::warn(
