@@ -246,6 +246,9 @@ EOF
   echo '{"text": "bbbyyy"}' >"$box/new.jsonl"
   "$tessera" predict "$box/bert-2" "$box/new.jsonl" --out "$box/said.jsonl" --quiet || exit 1
   expect "both labels" grep -q '"letter":{"label":"b",.*"many":{"label":"yes",' "$box/said.jsonl"
+  mv "$box/texts.jsonl" "$box/elsewhere.jsonl"
+  "$tessera" eval "$box/bert-2" --data "$box/elsewhere.jsonl" --threads 1 >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
+  expect "the same without the training data" says "many_accuracy 1.0" "$box/eval"
   "$tessera" convert "$box/bert-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" predict "$box/folder" "$box/new.jsonl" --out "$box/folder.jsonl" --quiet || exit 1
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
