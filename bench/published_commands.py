@@ -74,7 +74,9 @@ def with_stand_ins(words):
     """The words, in which files that an option names are those of the folder --stand."""
     out = list(words)
     pairs = any("bert" in word or "t5" in word for word in words if word.endswith(".py"))
-    for i, word in enumerate(out[:-1]):
+    i = -1
+    while (i := i + 1) < len(out) - 1:
+        word = out[i]
         name = STAND_INS.get(word.lstrip("-"))
         if not word.startswith("--") or name is None:
             continue

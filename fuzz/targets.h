@@ -158,7 +158,7 @@ inline void place_experts(const fs::path& folder) {
       counts = json::parse_strict(line, "num_experts");
     } else if (const auto place = deepspeed::expert_place_of(line)) {
       files.emplace(*place, folder / "expert.pt");
-    } else if (!deepspeed::is_expert_optimizer(line)) {
+    } else if (!deepspeed::expert_optimizer_of(line)) {
       tensors.push_back(ones(line, {1}));
     }
   }

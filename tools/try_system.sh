@@ -49,7 +49,7 @@ if [[ ! -e $root/.complete ]]; then
     fail "debootstrap ended without a root; its last lines stand above" "repeat the command; $root is begun again"
   }
   rm -f "$log"
-  cp /etc/resolv.conf "$root/etc/"
+  cp /etc/resolv.conf /etc/hosts "$root/etc/"
   for file in /etc/apt/apt.conf.d/99*; do [[ ! -f $file ]] || cp "$file" "$root/etc/apt/apt.conf.d/"; done
   [[ ! -f /etc/pip.conf ]] || cp /etc/pip.conf "$root/etc/pip.conf"
   chroot "$root" apt-get update -q >/dev/null

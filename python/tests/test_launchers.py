@@ -55,7 +55,8 @@ LIMIT_S = 100
 
 
 def torchrun(ranks):
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    # With an address, torchrun works on hosts that cannot resolve their own name.
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
 
 
 def accelerate_launch(ranks):

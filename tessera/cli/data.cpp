@@ -23,6 +23,7 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/config/overrides.h"
+#include "tessera/data/slices.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/models/model_source.h"
@@ -191,8 +192,9 @@ std::optional<data::Record> first_record(const std::vector<std::string>& files,
 }
 
 /// True when the file holds plain text or token ids instead of records.
-bool is_text(const std::string& name) {
+bool is_text(const std::string& typed) {
   std::error_code ignored;
+  const std::string name = data::cut_slice(typed).name;
   const std::string extension = text::lower(fs::path(name).extension().string());
   return extension == ".txt" || extension == ".bin" || extension == ".idx" ||
          (!fs::exists(name, ignored) && fs::exists(name + ".idx", ignored));

@@ -102,6 +102,7 @@ int convert_command(const std::vector<std::string>& words) {
   const interop::ForeignCommand command = interop::read_foreign_command(without_dashes(words));
   for (const std::string& note : command.notes)
     log::warn(note);
+  if (!command.ranks_note.empty()) log::warn(command.ranks_note);
   if (command.command != "train") {
     std::printf("tessera %s %s\n", command.command.c_str(), text::join(command.words, " ").c_str());
     return kExitOk;

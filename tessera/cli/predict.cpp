@@ -28,6 +28,7 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/data/records.h"
+#include "tessera/data/slices.h"
 #include "tessera/data/token_dataset.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/predictions.h"
@@ -299,12 +300,14 @@ int predict(const std::vector<std::string>& line) {
                     fmt::format("{} {}: expected 1 or more", option, value.value_or(0)),
                     "");
   }
-  for (const std::string& name : words.data)
-    require_other_file(name, words.out);
+  std::vector<fs::path> inputs;
+  for (const std::string& name : words.data) {
+    inputs.emplace_back(data::cut_slice(name).name);
+    require_other_file(inputs.back(), words.out);
+  }
   const fs::path path = model_at(words.path, words.last, words.common);
   auto found = engine::find_model(path);
   const ToPredict data = open_to_predict(words, *found);
-  std::vector<fs::path> inputs(words.data.begin(), words.data.end());
   inputs.push_back(path);
   const OutputProgress progress(words.out, command_text("predict", line, inputs));
   const auto made = static_cast<std::int64_t>(

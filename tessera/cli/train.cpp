@@ -256,7 +256,11 @@ json::Value configured(const std::string& path, TrainFlags& words, interop::Fore
 json::Value configured(interop::ForeignCommand& command, TrainFlags& words) {
   for (const std::string& note : command.notes)
     log::warn(note);
-  if (!words.ranks) words.ranks = command.ranks;
+  const bool least = !command.ranks_note.empty();
+  if (!words.ranks && !(least && hosts::detect_launcher())) {
+    if (least) log::warn(command.ranks_note);
+    words.ranks = command.ranks;
+  }
   for (const std::string& assignment : words.set)
     config::apply_override(command.source, assignment);
   return command.source;

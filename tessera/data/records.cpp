@@ -345,22 +345,32 @@ std::int64_t count_records(const std::string& file) {
 }
 
 std::vector<std::string> slice_files(const std::vector<std::string>& files, const Slice& slice) {
-  if (files.size() == 1) return {files.front() + slice_text(slice)};
-  std::vector<std::int64_t> counts;
+  if (files.size() == 1 && !cut_slice(files.front()).slice)
+    return {files.front() + slice_text(slice)};
+  std::vector<std::string> plain;
+  std::vector<RecordRange> ranges;
   std::int64_t all = 0;
   for (const std::string& file : files) {
-    counts.push_back(count_records(file));
-    all += counts.back();
+    const SlicedName one = cut_slice(file);
+    const std::int64_t count = count_records(one.name);
+    plain.push_back(one.name);
+    ranges.push_back(one.slice ? range_of(*one.slice, count)
+                               : RecordRange{.begin = 0, .end = count});
+    all += ranges.back().end - ranges.back().begin;
   }
   const RecordRange range = range_of(slice, all);
   std::vector<std::string> out;
   std::int64_t first = 0;
-  for (std::size_t i = 0; i < files.size(); first += counts[i++]) {
-    const std::int64_t begin = std::max(range.begin - first, std::int64_t{0}),
-                       end = std::min(range.end - first, counts[i]);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const RecordRange own = ranges[i];
+    const std::int64_t size = own.end - own.begin,
+                       begin = std::max(range.begin - first, std::int64_t{0}),
+                       end = std::min(range.end - first, size);
+    first += size;
     if (begin >= end) continue;
-    const bool whole = begin == 0 && end == counts[i];
-    out.push_back(whole ? files[i] : fmt::format("{}[{}:{}]", files[i], begin, end));
+    const bool whole = begin == 0 && end == size;
+    out.push_back(whole ? files[i]
+                        : fmt::format("{}[{}:{}]", plain[i], own.begin + begin, own.begin + end));
   }
   return out;
 }
@@ -370,6 +380,11 @@ std::vector<std::string> record_files(const std::vector<std::string>& names, Spl
   for (const std::string& whole : names) {
     std::error_code ignored;
     const auto& [name, slice] = cut_slice(whole);
+    if (slice) {
+      const std::vector<std::string> some = slice_files(record_files({name}, split), *slice);
+      out.insert(out.end(), some.begin(), some.end());
+      continue;
+    }
     std::vector<std::string> some = {name};
     if (fs::is_directory(name, ignored)) {
       some = in_folder(name, split);
@@ -385,7 +400,6 @@ std::vector<std::string> record_files(const std::vector<std::string>& names, Spl
                       "name files of records, or a folder of them");
       refuse_hole(file);
     }
-    if (slice) some = slice_files(some, *slice);
     out.insert(out.end(), some.begin(), some.end());
   }
   return out;

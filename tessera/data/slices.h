@@ -55,8 +55,9 @@ std::int64_t count_records(const std::string& file);
 
 /// The files that hold a slice of the records of all `files`, each with its own slice behind its
 /// name; data::record_files() returns such names for a name with a slice, and
-/// data::for_each_record() reads them. Reads the files, if there are several. Throws Error{Data}
-/// for those that cannot be read.
+/// data::for_each_record() reads them. Names in `files` may have slices, of which a part is then
+/// taken. Reads the files, if there are several or they have slices. Throws Error{Data} for those
+/// that cannot be read.
 std::vector<std::string> slice_files(const std::vector<std::string>& files, const Slice& slice);
 
 }  // namespace tessera::data

@@ -217,20 +217,25 @@ std::string lines_of(const Source& source, std::string_view text) {
 
 /// The sources that hold a slice of the records of all of them.
 std::vector<Source> sliced(std::vector<Source> sources, const Slice& slice) {
-  std::vector<std::int64_t> counts;
+  std::vector<RecordRange> ranges;  // of sources that are slices already, these
   std::int64_t all = 0;
   for (const Source& source : sources) {
-    counts.push_back(records_of(source));
-    all += counts.back();
+    ranges.push_back(source.range ? *source.range
+                                  : RecordRange{.begin = 0, .end = records_of(source)});
+    all += ranges.back().end - ranges.back().begin;
   }
   const RecordRange range = range_of(slice, all);
   std::vector<Source> out;
   std::int64_t first = 0;
-  for (std::size_t i = 0; i < sources.size(); first += counts[i++]) {
-    const RecordRange own{.begin = std::max(range.begin - first, std::int64_t{0}),
-                          .end = std::min(range.end - first, counts[i])};
-    if (own.begin >= own.end) continue;
-    if (own != RecordRange{.begin = 0, .end = counts[i]}) sources[i].range = own;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const RecordRange own = ranges[i];
+    const std::int64_t size = own.end - own.begin,
+                       begin = std::max(range.begin - first, std::int64_t{0}),
+                       end = std::min(range.end - first, size);
+    first += size;
+    if (begin >= end) continue;
+    if (begin != 0 || end != size)
+      sources[i].range = RecordRange{.begin = own.begin + begin, .end = own.begin + end};
     out.push_back(std::move(sources[i]));
   }
   return out;

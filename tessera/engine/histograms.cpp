@@ -8,6 +8,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/parallel/weight_tiles.h"
+
 namespace tessera::engine {
 namespace {
 
@@ -41,7 +43,9 @@ std::vector<report::NamedHistogram> trained_histograms(TrainState& state, double
   comm::World& world = state.world();
   // Every rank knows all parameters, so all ranks make the same reductions.
   for (const parallel::ParamPlace& place : state.model().places()) {
-    if (!place.info->trainable) continue;
+    // The values of all tiles of a parameter are those of its first one.
+    const bool later_tile = parallel::is_tile(*place.info) && place.info->box.begin.front() > 0;
+    if (!place.info->trainable || later_tile) continue;
     Distribution& one = mine[place.info->name];
     add_over_ranks(world, one.weights);
     add_over_ranks(world, one.gradients);

@@ -153,8 +153,7 @@ void check_host_memory(const planner::PlacedPlan& plan, int local_ranks) {
                   100 * planner::kUsableMemory,
                   text::bytes(available)),
       "set zero_optimization.offload_optimizer.device to \"none\" with an optimizer that updates "
-      "on "
-      "the GPU, or divide them among the ranks: zero_optimization.stage 1 or more");
+      "on the GPU, or divide them among the ranks: zero_optimization.stage 1 or more");
 }
 
 std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {

@@ -346,9 +346,25 @@ void set_always(std::string_view always, Meaning& meaning) {
     config::set_key(meaning.source, path, value, meaning.program);
 }
 
-// Without a number of ranks, those that the layout needs.
-void set_least_ranks(Meaning& meaning) {
-  if (meaning.ranks) return;
+// Flags of launchers that choose hosts or their slots.
+bool chooses_hosts(const std::string& word) {
+  static const std::set<std::string_view> flags = {"--hostfile",
+                                                   "-H",
+                                                   "--include",
+                                                   "-i",
+                                                   "--exclude",
+                                                   "-e",
+                                                   "--host",
+                                                   "--launcher",
+                                                   "--force_multi",
+                                                   "--max_elastic_nodes",
+                                                   "--nnodes"};
+  return flags.count(word) > 0;
+}
+
+// Without a number of ranks and of hosts, those that the layout needs. Returns a note about it.
+std::string set_least_ranks(Meaning& meaning, const std::vector<std::string>& host_words) {
+  if (meaning.ranks || std::ranges::any_of(host_words, chooses_hosts)) return "";
   const auto size = [&](const char* key) -> std::int64_t {
     const json::Value* const value = meaning.value(key);
     const auto count = value != nullptr && value->is_number() ? value->as_integer() : std::nullopt;
@@ -357,12 +373,12 @@ void set_least_ranks(Meaning& meaning) {
   const std::int64_t tokens = size("parallel.tensor.size") * size("parallel.context.size"),
                      experts = size("parallel.expert") * size("parallel.expert_tensor"),
                      least = std::lcm(tokens, experts) * size("parallel.pipeline.size");
-  if (least <= 1) return;
+  if (least <= 1) return "";
   meaning.ranks = least;
-  meaning.note(
-      fmt::format("the command names no number of ranks: {} are started, the fewest that "
-                  "its layout needs; torchrun --nproc_per_node N starts more",
-                  least));
+  return fmt::format(
+      "the command names no number of ranks: {} are started, the fewest that its layout needs; "
+      "torchrun --nproc_per_node N starts more",
+      least);
 }
 
 // LLaMA-Factory's key=value behind the file.
@@ -444,7 +460,7 @@ ForeignCommand read_foreign_command(const std::vector<std::string>& words) {
     if (program->rules != nullptr) program->rules(meaning);
   }
   if (!meaning.problems.empty()) throw_problems(meaning);
-  set_least_ranks(meaning);
+  out.ranks_note = set_least_ranks(meaning, launched.host_words);
 
   out.program = meaning.program;
   out.own_words.insert(out.own_words.end(), meaning.own_words.begin(), meaning.own_words.end());

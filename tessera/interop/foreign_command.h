@@ -23,6 +23,9 @@ struct ForeignCommand {
   /// file, or the program whose default it is.
   json::Value source;
   std::optional<std::int64_t> ranks;
+  /// For the user, if `ranks` are used: the command names no number, and they are the fewest that
+  /// its layout needs. Another number, such as that of a launcher, takes precedence.
+  std::string ranks_note;
   std::vector<std::string> host_words;  ///< flags of hosts for take_host_flags()
   std::vector<std::string> own_words;   ///< tessera's own flags: --dry-run, --set, --resume, -q
   std::vector<std::string> notes;       ///< for the user

@@ -118,8 +118,12 @@ void add_balance_terms(const Routed& routed,
   at::Tensor z_N = log_sum_exp(routed.logits_NE).square();
   if (mask_N.defined()) z_N = z_N * mask_N.to(z_N.device());
   const at::Tensor sum = z_N.sum(at::kDouble);
-  const std::int64_t parts =  // tokens of a sample in all layers
-      spec.z_layers == 0 ? 1 : std::max<std::int64_t>(N / context.batch->size(), 1) * spec.z_layers;
+  const std::int64_t sharers =
+      context.shares_tokens() ? std::int64_t{context.context_parallel->group->size()} : 1;
+  const std::int64_t parts =  // tokens of a sample in all layers and on all ranks that share it
+      spec.z_layers == 0
+          ? 1
+          : std::max<std::int64_t>(N * sharers / context.batch->size(), 1) * spec.z_layers;
   terms.push_back({.name = "router_z",
                    .sum = parts == 1 ? sum : sum / static_cast<double>(parts),
                    .denominator = spec.z_layers == 0 ? kPerToken : kPerSample,

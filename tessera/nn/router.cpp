@@ -107,8 +107,9 @@ Routed route(const at::Tensor& h_BTC,
   TESSERA_REQUIRE(
       weights.router->extension() == nullptr,
       Unsupported,
-      fmt::format("an adapter of {}: routers compute without one", weights.router->info().name),
-      "leave it out with adapter.exclude");
+      fmt::format("{} has an adapter or is in tiles, and routers compute without either",
+                  weights.router->info().name),
+      "leave it out with adapter.exclude, or name other weights in the section tiling");
   const std::int64_t samples = h_BTC.size(0), E = weights.router->info().shape.front();
   Routed out;
   out.logits_NE = detail::apply<LogitsNode>(

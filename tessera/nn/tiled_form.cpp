@@ -8,6 +8,7 @@
 #include "tessera/nn/local_layers.h"
 #include "tessera/ops/embedding.h"
 #include "tessera/ops/linear.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::nn {
 namespace {
@@ -83,10 +84,12 @@ struct TiledLinearNode : torch::autograd::Function<TiledLinearNode> {
   }
 };
 
-/// The tokens whose rows are in a tile: their places among all tokens.
+/// The tokens whose rows are in a tile: their places among all tokens. The host finds them, because
+/// it has to know their number.
 at::Tensor tokens_in(const at::Tensor& ids_N, const WeightTile& tile) {
-  return at::nonzero(ids_N.ge(tile.begin).logical_and_(ids_N.lt(tile.begin + tile.rows)))
-      .view({-1});
+  const at::Tensor ids = host_values(ids_N);
+  const at::Tensor inside = ids.ge(tile.begin).logical_and_(ids.lt(tile.begin + tile.rows));
+  return on_device(at::nonzero(inside).view({-1}), ids_N.device());
 }
 
 struct TiledEmbeddingNode : torch::autograd::Function<TiledEmbeddingNode> {

@@ -58,10 +58,11 @@ enum class CapacityUse : std::uint8_t {
   Always       ///< and generation
 };
 
-/// The largest number of tokens of a micro-batch that an expert accepts in training. It adds
-/// nothing to the other tokens.
+/// The largest number of tokens of a micro-batch, or of each of its samples, that an expert accepts
+/// in the passes that `use` names. It adds nothing to the other tokens.
 struct CapacitySpec {
-  /// The capacity is ceil(N / E * factor * K), computed in fp32 as DeepSpeed does; 0: no limit.
+  /// The capacity is ceil(N / E * factor * K), computed in fp32 as DeepSpeed does; 0: no
+  /// limit, unless `tokens` is one.
   double factor = 0.0;
   std::int64_t tokens = 0;  ///< if not 0, this is the capacity instead (Switch)
   std::int64_t minimum = 0;

@@ -96,8 +96,10 @@ std::vector<std::shared_ptr<Param>> ModelInstance::divided(
     TESSERA_REQUIRE(
         param->extension() == nullptr,
         Unsupported,
-        fmt::format("not built yet: {}, which has an adapter, in tiles", param->info().name),
-        "remove it from the section tiling, or from adapter.target_modules");
+        fmt::format(
+            "not built yet: {} in tiles, because it has an adapter or noise (neftune_alpha)",
+            param->info().name),
+        "remove it from the section tiling, or remove the other");
     std::vector<nn::WeightTile> tiles;
     for (const auto& info : infos) {
       const std::int64_t rows_of_index = info->numel() / info->shape.front() / info->shape.back();

@@ -159,8 +159,7 @@ void check_offload_on_device(const OffloadChoice& choice,
     add("zero_optimization.offload_optimizer.device",
         on + ": masters and states on a disk",
         "set it to \"cpu\", which is the host's memory, or to \"none\"");
-  if (zero.offload_optimizer.device == OffloadDevice::Cpu &&
-      choice.bf16_masters)
+  if (zero.offload_optimizer.device == OffloadDevice::Cpu && choice.bf16_masters)
     add("zero_optimization.offload_optimizer.device",
         "\"cpu\" needs fp32 masters",
         "set bf16.bf16_master_weights_and_grads to false, or this to \"none\"");

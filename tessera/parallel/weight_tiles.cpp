@@ -12,7 +12,8 @@ namespace tessera::parallel {
 
 std::string tile_obstacle(const ParamInfo& info) {
   if (info.stacked()) return "holds the matrices of experts, which are separate already";
-  if (info.shape.size() < 2) return "is a vector";
+  // The bias of a fused projection has several dims too.
+  if (info.shape.size() < 2 || info.matrix_shape.size() < 2) return "is a vector";
   if (info.cut()) return "is divided among ranks that share layers";
   return "";
 }

@@ -8,6 +8,9 @@
 #include "tessera/config/choices.h"
 
 namespace tessera::parallel {
+
+using config::describe_disk;
+
 namespace {
 
 constexpr auto kRecomputeKinds =
@@ -15,28 +18,6 @@ constexpr auto kRecomputeKinds =
                                                  {RecomputeKind::Full, "full"},
                                                  {RecomputeKind::Selective, "selective"},
                                                  {RecomputeKind::Auto, "auto"}});
-
-constexpr auto kOffloadDevices = std::to_array<config::Named<OffloadDevice>>(
-    {{OffloadDevice::None, "none"}, {OffloadDevice::Cpu, "cpu"}, {OffloadDevice::Nvme, "nvme"}});
-
-/// Describes the keys `device` and `nvme_path` of a section whose values may rest on a disk.
-/// `where`: the beginning of the first sentence.
-void describe_disk(config::Fields& f,
-                   std::optional<OffloadDevice>& device,
-                   std::string& nvme_path,
-                   const std::string& where) {
-  f.choice(
-      "device",
-      device,
-      kOffloadDevices,
-      {.text = where + ": on a disk (nvme), in the memory of the host (cpu), or in that of the "
-                       "device that computes (none), which is the host's on a CPU.",
-       .default_text = "none"});
-  f.field("nvme_path",
-          nvme_path,
-          {.text = "With nvme: an existing folder on the disk. Its files have no names, so that "
-                   "nothing remains of them."});
-}
 
 }  // namespace
 
@@ -132,25 +113,6 @@ int OffloadKeys::buffers() const {
                          static_cast<int>(pipeline_write.value_or(true));
   const auto count = static_cast<int>(buffer_count.value_or(3));
   return overlapped == 2 ? count : std::min(count, 1 + overlapped);
-}
-
-void ParamOffloadKeys::describe(config::Fields& f) {
-  describe_disk(f, device, nvme_path, "Where working weights rest while no block uses them");
-  f.field("buffer_count",
-          buffer_count,
-          {.text = "With nvme: maximum number of flat buffers (of a block each) of which a rank's "
-                   "part is in memory at a time, to be read or written.",
-           .min = 1,
-           .max = 1e9,
-           .default_text = "3: one is read, one used, one written"});
-  f.field("max_in_cpu",
-          max_in_cpu,
-          {.text = "With nvme: blocks stay in memory in the order of the model, up to this number "
-                   "of parameters in total.",
-           .unit = "elements",
-           .min = 0,
-           .max = 1e15,
-           .default_text = "0"});
 }
 
 void ZeroOptions::describe(config::Fields& f) {

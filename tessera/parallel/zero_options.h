@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 
+#include "tessera/config/disk_keys.h"
 #include "tessera/config/fields.h"
 
 namespace tessera::parallel {
 
-enum class OffloadDevice : std::uint8_t { None, Cpu, Nvme };
+using config::OffloadDevice;
+using config::ParamOffloadKeys;
 /// The place where inputs of recomputed blocks rest until the backward pass, in the notation of
 /// DeepSpeed's other sections.
 struct ActivationOffloadKeys {
@@ -53,14 +55,6 @@ struct OffloadKeys {
   [[nodiscard]] bool to_disk() const { return device == OffloadDevice::Nvme; }
   /// Number of units that are in memory at a time.
   [[nodiscard]] int buffers() const;
-  void describe(config::Fields& fields);
-};
-/// The place where working weights rest while no block uses them, in DeepSpeed's notation.
-struct ParamOffloadKeys {
-  std::optional<OffloadDevice> device;
-  std::string nvme_path;
-  std::optional<std::int64_t> buffer_count, max_in_cpu;
-  [[nodiscard]] bool to_disk() const { return device == OffloadDevice::Nvme; }
   void describe(config::Fields& fields);
 };
 struct ZeroOptions {

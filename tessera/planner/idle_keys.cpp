@@ -12,6 +12,23 @@
 #include "tessera/memory/device.h"
 
 namespace tessera::planner {
+namespace {
+
+/// True if a model beside the policy rests on a disk (rl.models), which `aio` describes too.
+bool models_rest(const TrainConfig& config) {
+  const auto member = [](const json::Value* value, const char* key) {
+    return value != nullptr && value->is_object() ? value->find(key) : nullptr;
+  };
+  const json::Value* const models =
+      config.task.type == "rl" ? member(&config.task.params, "models") : nullptr;
+  if (models == nullptr || !models->is_object()) return false;
+  return std::ranges::any_of(models->members(), [&](const auto& model) {
+    const json::Value* const device = member(member(&model.second, "offload"), "device");
+    return device != nullptr && device->is_string() && device->as_string() == "nvme";
+  });
+}
+
+}  // namespace
 
 void drop_unused_sections(const TrainConfig& config, json::Value& resolved) {
   const auto drop = [](json::Value& object, std::string_view key) {
@@ -22,12 +39,14 @@ void drop_unused_sections(const TrainConfig& config, json::Value& resolved) {
   const parallel::ZeroOptions& zero = config.zero_optimization;
   json::Value& block = resolved["zero_optimization"];
   if (!zero.zeropp_loco_param.on()) drop(block, "zeropp_loco_param");
-  if (!zero.offload_optimizer.to_disk()) drop(block, "offload_optimizer");
+  const bool on_host = zero.offload_optimizer.device == parallel::OffloadDevice::Cpu &&
+                       memory::device_kind(config.run.device) != DeviceKind::Cpu;
+  if (!zero.offload_optimizer.to_disk() && !on_host) drop(block, "offload_optimizer");
   if (!zero.offload_param.to_disk()) drop(block, "offload_param");
   if (!config.activation_checkpointing.offload.to_disk())
     drop(resolved["activation_checkpointing"], "offload");
   const bool disk = zero.offload_optimizer.to_disk() || zero.offload_param.to_disk() ||
-                    config.activation_checkpointing.offload.to_disk();
+                    config.activation_checkpointing.offload.to_disk() || models_rest(config);
   if (!disk) drop(resolved, "aio");
 }
 
@@ -62,7 +81,7 @@ bool keeps_activations_in_memory(const TrainConfig& config) {
 }
 bool uses_no_disk(const TrainConfig& config) {
   return keeps_states_in_memory(config) && keeps_weights_in_memory(config) &&
-         keeps_activations_in_memory(config);
+         keeps_activations_in_memory(config) && !models_rest(config);
 }
 
 constexpr const char* kNeitherOnDisk =

@@ -28,7 +28,6 @@
 #include "tessera/nn/embedding_noise.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/bucket_notes.h"
-#include "tessera/parallel/expert_rules.h"
 #include "tessera/parallel/offload_rules.h"
 #include "tessera/parallel/pipeline/placement.h"
 #include "tessera/parallel/rank_product.h"
@@ -181,14 +180,7 @@ class Planner {
             [&] { check_tensor_parallel(config_, checked, problems_, origins_); });
     attempt("parallel.context",
             [&] { check_context_parallel(config_, checked, problems_, origins_); });
-    const parallel::ExpertChoice experts = {config_.parallel,
-                                            config_.zero_optimization,
-                                            config_.optimizer,
-                                            model_.resolved.description,
-                                            layout_.micro_batch * data_.sequence_length};
-    attempt("parallel", [&] {
-      parallel::divide_experts(experts, model_.resolved.model, layout_, problems_, origins_);
-    });
+    attempt("parallel", [&] { divide_experts(config_, checked, layout_, problems_, origins_); });
     check_hybrid_engine(draft_.written, data_, problems_);
     // This comes last: the rules above check which of their keys have problems.
     if (wrong_product_)
@@ -250,16 +242,6 @@ class Planner {
       if (value.how.find("Hugging Face") != std::string::npos)
         notes_.push_back(fmt::format("{} is \"auto\": {}", value.path, value.how));
     }
-  }
-
-  // check_written() has reported where it belongs; no optimizer has this key.
-  static void drop_max_grad_norm(json::Value& source) {
-    json::Value* const optimizer = source.is_object() ? source.find("optimizer") : nullptr;
-    json::Value* const params =
-        optimizer != nullptr && optimizer->is_object() ? optimizer->find("params") : nullptr;
-    if (params == nullptr || !params->is_object()) return;
-    std::erase_if(params->members(),
-                  [](const auto& member) { return member.first == "max_grad_norm"; });
   }
 
   // Replaces the three batch sizes by those of the section elasticity. Returns false if it has a

@@ -133,10 +133,13 @@ std::string MemoryEstimate::text() const {
 
 MemoryEstimate estimate_memory(const Plan& plan) {
   MemoryEstimate most;
+  std::int64_t on_host = 0;  // the stage that needs most there may be another one
   for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
     MemoryEstimate need = estimate_stage(plan, stage);
+    on_host = std::max(on_host, need.on_host);
     if (stage == 0 || need.total() > most.total()) most = std::move(need);
   }
+  most.on_host = on_host;
   return most;
 }
 

@@ -23,6 +23,7 @@ namespace tessera::planner {
 namespace {
 
 constexpr const char* kTiling = "tiling";
+constexpr std::int64_t kMostTiles = 1'000'000'000;  // the product of two is a number too
 
 // "lm_head" names lm_head.weight too; * stands for any characters.
 bool names(const std::string& pattern, const std::string& parameter) {
@@ -120,7 +121,7 @@ class Reader {
       const bool one = pattern.find('*') == std::string::npos;
       const std::string why = obstacle(*info);
       if (!why.empty()) {
-        if (one || info->shape.size() >= 2)
+        if (one || info->matrix_shape.size() >= 2)
           wrong(path, fmt::format("{} {}, and is not divided", info->name, why), "remove it");
         found = true;
         continue;
@@ -133,6 +134,15 @@ class Reader {
                           info->shape.front(),
                           *count),
               "write a smaller number of tiles");
+        continue;
+      }
+      if (one && *count > 1 && parallel::tiles_of(info, *count).size() == 1) {
+        wrong(path,
+              fmt::format("{} is not divided: tiles are whole rows, and all but the last one "
+                          "multiples of {} elements",
+                          info->name,
+                          kChunk),
+              "remove it");
         continue;
       }
       counts_[info->name] = *count;
@@ -150,7 +160,10 @@ class Reader {
     const std::optional<std::int64_t> inputs = pair ? integer_of(value.items()[0]) : 1,
                                       outputs =
                                           pair ? integer_of(value.items()[1]) : integer_of(value);
-    if (!inputs || !outputs || *inputs < 1 || *outputs < 1) {
+    const auto is_number = [](const std::optional<std::int64_t>& tiles) {
+      return tiles && *tiles >= 1 && *tiles <= kMostTiles;
+    };
+    if (!is_number(inputs) || !is_number(outputs)) {
       wrong(path,
             fmt::format("it is {}", value.dump()),
             "write the number of tiles, 8, or as [in_splits, out_splits]: [1, 8]");

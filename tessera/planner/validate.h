@@ -13,6 +13,10 @@
 #include "tessera/parallel/options.h"
 #include "tessera/planner/train_config.h"
 
+namespace tessera::parallel {
+struct Layout;
+}
+
 namespace tessera::planner {
 
 struct DataPlan;
@@ -38,6 +42,9 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
 /// Rules between keys as written (with current names), before keys without an effect are removed:
 /// the combinations that DeepSpeed itself refuses.
 void check_written(const json::Value& source, config::Problems& problems);
+/// Removes optimizer.params.max_grad_norm: no optimizer has this key, and check_written() has
+/// reported where it belongs.
+void drop_max_grad_norm(json::Value& source);
 
 /// Rules between the block hybrid_engine as written, and the task and the sequence length, which
 /// generation uses.
@@ -87,6 +94,13 @@ void check_context_parallel(const TrainConfig& config,
                             const CheckedModel& checked,
                             config::Problems& problems,
                             const config::Origins& origins);
+
+/// Divides the experts of the model (parallel::divide_experts()).
+void divide_experts(const TrainConfig& config,
+                    const CheckedModel& checked,
+                    parallel::Layout& layout,
+                    config::Problems& problems,
+                    const config::Origins& origins);
 
 /// Notes for the user about keys that have no effect in combination with others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);

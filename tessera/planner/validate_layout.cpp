@@ -16,6 +16,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/optim/make_rule.h"
+#include "tessera/parallel/expert_rules.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/tensor_mode.h"
 #include "tessera/parallel/tensor_rules.h"
@@ -305,6 +306,22 @@ void check_pipeline(const TrainConfig& config,
                              config.optimizer.type),
                  "use OneBitAdam or Lamb, or set parallel.pipeline to 1");
   }
+}
+
+void divide_experts(const TrainConfig& config,
+                    const CheckedModel& checked,
+                    parallel::Layout& layout,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+  parallel::divide_experts({config.parallel,
+                            config.zero_optimization,
+                            config.optimizer,
+                            checked.model.description,
+                            checked.micro_batch * checked.sequence_length},
+                           checked.model.model,
+                           layout,
+                           problems,
+                           origins);
 }
 
 }  // namespace tessera::planner

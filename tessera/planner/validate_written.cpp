@@ -308,6 +308,15 @@ void check_written(const json::Value& source, config::Problems& problems) {
   check_checkpoint(written);
 }
 
+void drop_max_grad_norm(json::Value& source) {
+  json::Value* const optimizer = source.is_object() ? source.find("optimizer") : nullptr;
+  json::Value* const params =
+      optimizer != nullptr && optimizer->is_object() ? optimizer->find("params") : nullptr;
+  if (params == nullptr || !params->is_object()) return;
+  std::erase_if(params->members(),
+                [](const auto& member) { return member.first == "max_grad_norm"; });
+}
+
 void check_hybrid_engine(const json::Value& source,
                          const DataPlan& data,
                          config::Problems& problems) {

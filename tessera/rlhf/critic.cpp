@@ -96,7 +96,7 @@ void share_trunk(planner::ModelPlan& model, const parallel::Layout& layout) {
     refuse("the adapter keeps it in fewer bits", "remove quantize_base from the critic's adapter");
   if (layout.gathers_weights() && layout.weight_offload)
     refuse("its weights rest on a disk",
-           "remove rl.models.critic.offload, or set trunk to \"own\"");
+           "set rl.models.critic.offload.device to \"none\", or trunk to \"own\"");
   if (layout.frozen_gather != parallel::GatherForm::Values) {
     refuse("frozen weights are sent in fewer bits",
            "remove zero_optimization.zero_quantized_nontrainable_weights");

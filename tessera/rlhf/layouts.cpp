@@ -141,12 +141,15 @@ std::int64_t bytes_of(const models::Resolved& model,
   const ModelRanks ranks = ranks_of(layout, policy);
   const std::int64_t width = layout.as == engine::ReadAs::BF16 ? 2 : 4, sharers = ranks.tensor;
   if (layout.offload) {
-    // Parts of blocks in buffers, and the block that runs and the next one in full.
+    // Parts of blocks in buffers, those that stay in memory, and the block that runs and the next
+    // one in full.
     std::int64_t block = 0;
     for (const nn::BlockSpec& spec : model.model.blocks)
       block = std::max(block, elements_of(nn::declared_by(spec)).all);
-    const std::int64_t parts = layout.offload->weights.buffers * block / ranks.count;
-    return (std::min(elements.all / ranks.count, parts) + 2 * block / sharers) * width;
+    const std::int64_t parts = layout.offload->weights.buffers * block / ranks.count,
+                       kept = std::min(elements.all / sharers, layout.offload->weights.in_memory) *
+                              sharers / ranks.count;
+    return (std::min(elements.all / ranks.count, parts + kept) + 2 * block / sharers) * width;
   }
   const bool whole = layout.copies == engine::Copies::Each || ranks.count == ranks.tensor;
   const std::int64_t on_each =

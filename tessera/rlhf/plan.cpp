@@ -195,6 +195,12 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
       memory::device_kind(plan.run().options.device) != DeviceKind::Cpu) {
     refuse("parity \"exact\" on a device", "set rl.parity to \"measure\", or run.device to cpu");
   }
+  const tasks::RlModels& others = options.models;
+  if ((others.reference.offload.to_disk() || others.reward.offload.to_disk() ||
+       others.critic.offload.to_disk()) &&
+      memory::device_kind(plan.run().options.device) != DeviceKind::Cpu) {
+    refuse("rl.models.*.offload on a device", "remove it, or set run.device to cpu");
+  }
   if (options.overlap > 0) {
     if (plan.model().rules.packed)
       refuse("rl.overlap and adapter.quantize_base", "remove one of them");

@@ -15,6 +15,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/records.h"
 #include "tessera/data/sample_order.h"
+#include "tessera/data/slices.h"
 
 namespace tessera::rlhf {
 namespace {
@@ -34,7 +35,7 @@ std::string description_of(const std::vector<std::string>& files,
   out["files"] = json::Value::array();
   for (const std::string& file : files) {
     files::Hasher hasher;
-    const std::string bytes = files::read(file);
+    const std::string bytes = files::read(data::cut_slice(file).name);
     hasher.update(std::as_bytes(std::span(bytes)));
     out["files"].push_back(
         json::Value::object({{"path", json::Value::string(fs::absolute(file).string())},

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/data/slices.h"
 #include "tessera/data/sources.h"
 
 namespace tessera::tasks {
@@ -112,6 +113,13 @@ std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
   for (const std::string& name : names) {
     std::vector<ImageRecord> more;
     if (!fs::is_directory(name)) {
+      const data::SlicedName sliced = data::cut_slice(name);
+      TESSERA_REQUIRE(
+          !sliced.slice || !fs::is_directory(sliced.name),
+          Data,
+          fmt::format("a slice of the folder {} is not read: its pictures have no order",
+                      sliced.name),
+          "list its pictures in a file of records, of which a slice is read");
       more = in_records(name, how, fields);
     } else if (!fields.label.empty()) {
       more = in_classes(name);

@@ -101,10 +101,12 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
         device_(device),
         guard_(to_torch(device).type()),
         rank_(rank.rank),
+        control_(rank.control),
         watch_(rank.rank, rank.control, [this] { abort_all(); }) {}
   /// After an error peers may wait for ever, so that nothing is waited for.
   ~NcclTransport() override {
-    if (std::uncaught_exceptions() > 0) abort_all();
+    const bool is_broken = control_ != nullptr && control_->aborted.load() != 0;
+    if (is_broken || std::uncaught_exceptions() > 0) abort_all();
     const std::lock_guard lock(comms_mutex_);
     for (void* const comm : comms_)
       api_.comm_destroy(comm);
@@ -371,6 +373,8 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
                     0,
                     TESSERA_HERE("the id of a communicator"))
         ->wait();
+    // NCCL waits for the other ranks without a limit of time; this wait has one.
+    host_->barrier(group, TESSERA_HERE("a new communicator"))->wait();
     connect(lane, group, id, site);
     return lane;
   }
@@ -445,6 +449,7 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
   Device device_;
   c10::impl::VirtualGuardImpl guard_;
   int rank_;
+  ControlPage* control_;  ///< may be nullptr
   bool warned_ = false;
   std::map<int, Lane> lanes_;  ///< by the id of the group
   /// Of opened channels, by the other rank, the channel, and whether this rank sends.

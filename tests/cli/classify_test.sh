@@ -114,6 +114,10 @@ predicts() {
   expect "a finished file is replaced" says '{"row":1,"label":"b",' <(sed -n 2p "$box/half.jsonl")
   "$tessera" predict "$1" "$box/said.jsonl" --out "$box/said.jsonl" 2>"$box/err"
   expect "exit code 2 where the output is the input" test $? -eq 2
+  cp "$box/new.csv" "$box/own.csv"
+  "$tessera" predict "$1" "$box/own.csv[:2]" --out "$box/own.csv" 2>"$box/err"
+  expect "exit code 2 where the input is a slice of the output" test $? -eq 2
+  expect "the input as it was" cmp "$box/new.csv" "$box/own.csv"
   printf 'id,text\n7,aaab\n8,\n9,bbba\n' >"$box/gap.csv"
   "$tessera" predict "$1" "$box/gap.csv" --out "$box/gap.jsonl" --quiet || exit 1
   expect "a line for the record without a text" says '{"row":1,"label":null,' <(sed -n 2p "$box/gap.jsonl")

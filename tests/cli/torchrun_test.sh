@@ -30,7 +30,7 @@ none_left() { ! pgrep -f "$box/tiny.json" >/dev/null; }
 
 on_one_host() {
   configure
-  expect "torchrun starts the ranks" succeeds "$torchrun" --standalone --nproc_per_node 4 --no-python \
+  expect "torchrun starts the ranks" succeeds "$torchrun" --standalone --local-addr=127.0.0.1 --nproc_per_node 4 --no-python \
     "$tessera" train "$box/tiny.json" --set "run.dir=$box/torch"
   expect "four ranks train" succeeds train four -n 4
   expect "the bits are the same" "$tessera" compare "$box/four" "$box/torch"
@@ -58,7 +58,7 @@ on_two_hosts() {
 a_rank_is_lost() {
   configure
   sed -i 's/"max_steps": 6/"max_steps": 100000/' "$box/tiny.json"
-  "$torchrun" --standalone --nproc_per_node 2 --no-python "$tessera" train "$box/tiny.json" --set "run.dir=$box/lost" \
+  "$torchrun" --standalone --local-addr=127.0.0.1 --nproc_per_node 2 --no-python "$tessera" train "$box/tiny.json" --set "run.dir=$box/lost" \
     >"$box/lost.out" 2>"$box/lost.err" &
   job=$!
   expect "it begins" until_true test -s "$box/lost/metrics.jsonl"

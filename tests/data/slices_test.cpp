@@ -2,6 +2,7 @@
 #include "tessera/data/slices.h"
 
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -199,6 +200,17 @@ TEST_F(SlicesOfFiles, CountTheRecordsOfAFile) {
   EXPECT_THAT(texts({file + "[10%:30%]"}), ElementsAre("t1", "t2"));
   EXPECT_THAT(texts({file + "[20:]"}), IsEmpty());
   EXPECT_THAT(texts({file + "[:1]", file + "[9:]"}), ElementsAre("t0", "t9"));
+}
+
+TEST_F(SlicesOfFiles, MayBeSlicedAgain) {
+  const std::string file = write("a.jsonl", 0, 10), more = write("b.jsonl", 10, 10);
+  EXPECT_THAT(texts({file + "[2:8][1:3]"}), ElementsAre("t3", "t4"));
+  EXPECT_THAT(texts({file + "[-4:][50%:]"}), ElementsAre("t8", "t9"));
+  EXPECT_THAT(slice_files({file + "[2:8]"}, {.begin = std::nullopt, .end = 3}),
+              ElementsAre(file + "[2:5]"));
+  EXPECT_THAT(slice_files({file + "[8:]", more + "[5:]"}, {.begin = 1, .end = 4}),
+              ElementsAre(file + "[9:10]", more + "[5:7]"));
+  EXPECT_EQ(contents(write("a.txt", 0, 8) + "[2:6][1:3]"), "line 3\nline 4\n");
 }
 
 TEST_F(SlicesOfFiles, CountTheRecordsOfAllFilesOfAName) {

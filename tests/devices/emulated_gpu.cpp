@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// With TESSERA_KERNELS=emulated the simulated GPUs have the backend of the plugin, whose kernels the
-// emulation runs in their memory; otherwise they have the reference "aten". The order of these
+// With TESSERA_KERNELS=emulated the simulated GPUs have the backend of the plugin, whose kernels
+// the emulation runs in their memory; otherwise they have the reference "aten". The order of these
 // kernels' accesses is not checked.
 #include <cstdlib>
 #include <string_view>

@@ -97,6 +97,11 @@ TEST_F(PublishedCommands, ReadSlicesOfADataSet) {
   write("d/test.jsonl", "{}\n{}\n");
   EXPECT_EQ(of_axolotl("train[:1]+test[1:]"), R"(["d/train.jsonl[:1]","d/test.jsonl[1:]"])");
   write("x.yml",
+        "base_model: m\ndatasets:\n  - path: json\n    data_files: d/train.jsonl\n    type: "
+        "chat_template\n    split: train[:1]\nsequence_len: 64\nmicro_batch_size: 1\n"
+        "num_epochs: 1\nlearning_rate: 0.0002\n");
+  EXPECT_EQ(key(read(kAxolotl), "data.train"), "\"d/train.jsonl[:1]\"");
+  write("x.yml",
         "base_model: m\ndatasets:\n  - path: d\n    type: chat_template\n    split: train[:x]\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("\"x\" is not an end of a slice"));
   write("x.yml",
@@ -113,6 +118,9 @@ TEST_F(PublishedCommands, ReadSlicesOfADataSet) {
         "    split: test\n");
   EXPECT_EQ(key(read("trl sft --config sft.yaml"), "data.train"),
             R"(["d/train.jsonl[:1]","d/test.jsonl"])");
+  write("sft.yaml",
+        "model_name_or_path: m\ndatasets:\n  - path: d\n    data_files: d/test.jsonl\n");
+  EXPECT_THAT(refusal("trl sft --config sft.yaml"), HasSubstr("data_files is not supported"));
 }
 
 // The scripts of Hugging Face and LLaMA-Factory take the first records of a set.
@@ -127,6 +135,10 @@ TEST_F(PublishedCommands, TakeTheFirstRecords) {
   EXPECT_EQ(key(command, "data.train"), "\"g.jsonl[:2]\"");
   EXPECT_EQ(key(command, "data.validation"), "\"g.jsonl[:1]\"");
   EXPECT_EQ(key(read(glue), "data.train"), "\"g.jsonl\"");
+  EXPECT_EQ(key(read("run_glue.py --model_name_or_path m --train_file g.jsonl[1:] "
+                     "--validation_file g.jsonl --do_train --output_dir out --max_train_samples 1"),
+                "data.train"),
+            "\"g.jsonl[1:2]\"");
   EXPECT_THAT(refusal(glue + "--max_train_samples 0"), HasSubstr("expected a number of records"));
   // Their other scripts count blocks of text, or draw pictures.
   EXPECT_THAT(refusal("run_clm.py --model_name_or_path m --train_file t.txt --do_train "
@@ -218,6 +230,11 @@ TEST_F(PublishedCommands, StartTheRanksThatTheirLayoutNeeds) {
             4);
   axolotl("context_parallel_size: 2\n");
   EXPECT_EQ(read(kAxolotl).ranks, 2);
+  // The slots of hosts are a number of ranks.
+  EXPECT_EQ(read(std::string("deepspeed --hostfile hosts ") + kMegatron +
+                 "--tensor-model-parallel-size 2")
+                .ranks,
+            std::nullopt);
 }
 
 TEST_F(PublishedCommands, DivideTheModelAsAccelerateIsTold) {
@@ -282,6 +299,15 @@ TEST_F(PublishedCommands, OfBertHaveItsTokenizer) {
       "--lr 1e-3 --data-path t.txt --vocab-file vocab.txt --lr-decay-style cosine ";
   EXPECT_EQ(key(read(bert), "tokenizer.vocab"), "\"vocab.txt\"");
   EXPECT_EQ(key(read(bert), "model.vocab_size"), "128");
+  // The name of the script counts, not that of its folder.
+  write("vocab.json", R"({"a": 0, "b": 1})");
+  EXPECT_EQ(key(read("albert/pretrain_gpt.py --num-layers 2 --hidden-size 32 "
+                     "--num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 "
+                     "--micro-batch-size 2 --global-batch-size 8 --train-iters 10 --lr 1e-3 "
+                     "--data-path t.txt --vocab-file vocab.json --merge-file merges.txt "
+                     "--lr-decay-style cosine"),
+                "tokenizer.type"),
+            "\"gpt2\"");
 }
 
 // DeepSpeed-Chat's scripts start main.py in the folder of the step.

@@ -58,7 +58,7 @@ void reduce_step(comm::World& world,
 }
 
 std::optional<GradientReduction::Culprit> culprit_of(comm::World& world,
-                                                     const GradientReduction& reduction) {
+                                                     GradientReduction& reduction) {
   const GradientReduction::Finding mine = reduction.finding();
   return reduction.culprit(world.all_gather(
       world.everyone(), {mine.begin(), mine.end()}, TESSERA_HERE("findings of the test")));

@@ -233,9 +233,9 @@ TEST(RlRewards, ByRules) {
 
   EXPECT_EQ(reward(R"({"type": "length", "min": 2, "max": 3})", "", "{}", 3), 1.0);
   EXPECT_EQ(reward(R"({"type": "length", "min": 2, "max": 3})", "", "{}", 4), 0.0);
-  // Yu et al. 2025, eq. 13: 0 up to max - buffer, -1 from max on.
   EXPECT_EQ(reward(R"({"type": "missing_end"})", "a", "{}", 5, /*ended=*/true), 0.0);
   EXPECT_EQ(reward(R"({"type": "missing_end"})", "a", "{}", 5, /*ended=*/false), -1.0);
+  // Yu et al. 2025, eq. 13: 0 up to max - buffer, -1 from max on.
   const char* const overlong = R"({"type": "overlong", "max": 20, "buffer": 4})";
   EXPECT_EQ(reward(overlong, "", "{}", 16), 0.0);
   EXPECT_EQ(reward(overlong, "", "{}", 17), -0.25);

@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "tessera/data/records.h"
+#include "tessera/data/slices.h"
 #include "tessera/interop/command_members.h"
 #include "tessera/interop/dataset_names.h"
 
@@ -121,6 +123,20 @@ void check_messages(Meaning& meaning, const json::Value& entry, const std::strin
   }
 }
 
+// Listed files are one part, of which `split` may be a slice.
+std::vector<std::string> slice_of(Meaning& meaning,
+                                  const std::string& place,
+                                  const std::vector<std::string>& files,
+                                  const std::string& split) {
+  const std::size_t open = split.find('[');
+  if (open == std::string::npos) return files;
+  const auto slice = data::parse_slice(std::string_view(split).substr(open));
+  if (slice) return data::slice_files(data::record_files(files, data::Split::Train), *slice);
+  meaning.refuse(fmt::format("{}: split {} is no slice of data_files", place, split),
+                 "name one slice, such as train[:10%]");
+  return files;
+}
+
 Source source_of(Meaning& meaning, const json::Value& entry, const std::string& split) {
   Source out;
   const std::string place = entry.place.text();
@@ -169,7 +185,10 @@ Source source_of(Meaning& meaning, const json::Value& entry, const std::string& 
     if (!fs::exists(file, ignored) && fs::exists(fs::path(path) / file, ignored))
       file = (fs::path(path) / file).string();
   }
-  if (!out.files.empty() && fs::exists(out.files.front(), ignored)) return out;
+  if (!out.files.empty() && fs::exists(out.files.front(), ignored)) {
+    out.files = slice_of(meaning, place, out.files, text_in(entry, "split"));
+    return out;
+  }
   const auto found = find_dataset(path, text_in(entry, "name"));
   const std::string part = text_in(entry, "split").empty() ? split : text_in(entry, "split");
   if (!found) {

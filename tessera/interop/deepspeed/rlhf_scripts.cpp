@@ -180,6 +180,7 @@ json::Value source_of(Meaning& meaning, const Step& step, const fs::path& root) 
   try {
     ForeignCommand command = read_foreign_command(words);
     if (command.ranks) meaning.ranks = command.ranks;
+    if (!command.ranks_note.empty()) command.notes.push_back(command.ranks_note);
     for (std::string& note : command.notes)
       meaning.note(fmt::format("{}: {}", step.section, note));
     if (std::string_view(step.section) == "rl") drop_earlier(command.source);

@@ -299,7 +299,9 @@ class Model {
       scaling = written_rule(factors, theta, what);
       if (scaling.is_null()) scaling = rotary_scaling_of(factors, theta, what);
     }
-    if (names_.long_rope && file_->tensor(kLongFactors) != nullptr) {
+    const bool has_long_rope = kind == "longrope" || file_->tensor(kLongFactors) != nullptr ||
+                               file_->tensor(kShortFactors) != nullptr;
+    if (names_.long_rope && has_long_rope) {
       if (!scaling.is_null()) file_->refuse("has factors of rotary frequencies in two ways");
       known_.insert(key("rope.scaling.attn_factor"));
       const LongRope rope = long_rope_in(*file_, turned / 2);

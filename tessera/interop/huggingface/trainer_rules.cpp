@@ -386,7 +386,8 @@ void limit_records(Meaning& meaning, std::string_view key, const Setting& most) 
   const data::Split part = key == "data.train"        ? data::Split::Train
                            : key == "data.validation" ? data::Split::Validation
                                                       : data::Split::Test;
-  if (names.size() > 1) names = data::record_files(names, part);
+  if (names.size() > 1 || data::cut_slice(names.front()).slice)
+    names = data::record_files(names, part);
   const data::Slice slice{.begin = std::nullopt,
                           .end = static_cast<std::int64_t>(most.value.as_double())};
   meaning.set(key, names_value(data::slice_files(names, slice)), &most);

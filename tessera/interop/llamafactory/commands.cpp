@@ -138,8 +138,9 @@ void limit_source(Meaning& meaning, std::vector<std::string>& files) {
     return;
   }
   std::error_code ignored;
-  if (!fs::exists(files.front(), ignored)) return;  // the training says that it is missing
-  if (files.size() > 1) files = data::record_files(files, data::Split::Train);
+  const data::SlicedName first = data::cut_slice(files.front());
+  if (!fs::exists(first.name, ignored)) return;  // the training says that it is missing
+  if (files.size() > 1 || first.slice) files = data::record_files(files, data::Split::Train);
   files = data::slice_files(
       files, {.begin = std::nullopt, .end = static_cast<std::int64_t>(most->value.as_double())});
 }

@@ -144,8 +144,9 @@ void set_tokens(Meaning& meaning) {
                        *const model = meaning.given("@tokenizer_model");
   const Setting* const type = meaning.given("@tokenizer_type");
   // The scripts of BERT and T5 have another default than those of GPT.
-  const bool pairs = meaning.script.find("bert") != std::string::npos ||
-                     meaning.script.find("t5") != std::string::npos;
+  const std::string script = std::filesystem::path(meaning.script).filename().string();
+  const bool pairs =
+      script.find("bert") != std::string::npos || script.find("t5") != std::string::npos;
   const char* const usual = vocab == nullptr    ? ""
                             : pairs             ? "BertWordPieceLowerCase"
                             : merges != nullptr ? "GPT2BPETokenizer"

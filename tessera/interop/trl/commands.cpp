@@ -52,6 +52,14 @@ void set_mixture(Meaning& meaning, const Setting& many) {
       return value != nullptr && value->is_string() ? value->as_string() : std::string();
     };
     const std::string path = text("path");
+    if (entry.is_object()) {
+      for (const auto& [key, value] : entry.members()) {
+        const bool known = key == "path" || key == "name" || key == "split" || key == "columns";
+        if (!known && !value.is_null())
+          meaning.refuse(fmt::format("{}: {} is not supported", value.key_place.text(), key),
+                         "name the folder or the file of the data set: path");
+      }
+    }
     const auto found = find_dataset(path, text("name"));
     if (!found) {
       meaning.refuse(fmt::format("{} {}: there is no such data set on this machine",

@@ -24,6 +24,7 @@ at::Tensor linear_of_experts(const at::Tensor& x_QI,
   if (!x_QI.is_cpu() || units.empty() || OpTrace::current() != nullptr ||
       dynamic_cast<const cpu::CpuBackend*>(&backend(x_QI.device())) == nullptr ||
       !cpu::few_rows_of_experts_fit(x_QI, weight, units) ||
+      (matrices.scales_EO.defined() && !matrices.scales_EO.is_contiguous()) ||
       (matrices.bias_EO.defined() && !matrices.bias_EO.is_contiguous()))
     return {};
   const std::int64_t Q = x_QI.size(0), O = weight.size(1), I = weight.size(2);

@@ -12,9 +12,9 @@
 
 #include "tessera/base/registry.h"
 #include "tessera/config/choices.h"
+#include "tessera/config/disk_keys.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/parallel/zero_options.h"
 
 namespace tessera::tasks {
 
@@ -85,7 +85,7 @@ struct RlModel {
   std::optional<std::string> dtype;    ///< "fp32" or "bf16"
   std::optional<std::int64_t> tensor;  ///< number of ranks that share every layer
   json::Value ranks;                   ///< a list of consecutive ranks; null: all that learn
-  parallel::ParamOffloadKeys offload;  ///< of its weights
+  config::ParamOffloadKeys offload;    ///< of its weights
   /// Returns the first rank and the number of ranks; nothing if `ranks` is null or no such list.
   [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> rank_range() const;
   [[nodiscard]] bool has_own_groups() const { return tensor || !ranks.is_null(); }

@@ -243,6 +243,13 @@ void check_rl(const RlOptions& options,
   whole_or_sharded("models.reward.zero_stage", options.models.reward);
   const auto rests = [&](const std::string& name, const RlModel& model) {
     const std::string path = fmt::format("models.{}.offload", name);
+    for (const char* key : {"nvme_path", "buffer_count", "max_in_cpu"}) {
+      const std::string idle = fmt::format("{}.{}", path, key);
+      if (!model.offload.to_disk() && origins.given(idle))
+        wrong(idle.c_str(),
+              "offload.device is not \"nvme\"",
+              "set offload.device to \"nvme\", or remove this");
+    }
     if (!model.offload.to_disk()) return;
     if (model.offload.nvme_path.empty()) {
       wrong((path + ".nvme_path").c_str(),

@@ -316,6 +316,10 @@ TEST_F(GgufExperts, OfPhimoeKeepTheirRotaryFactors) {
   const auto factors = values_of(stream_gguf(gguf, *gguf.tensor("rope_factors_long.weight")));
   EXPECT_EQ(factors, (std::vector<float>{1.0F, 3.5F, 12.25F, 64.125F}));
   EXPECT_EQ(described(open_foreign(file).value().model_config), described(folder.config));
+  // Without one of its lists, a file is not one without scaling.
+  EXPECT_THAT(refusal_of(changed(
+                  "phimoe_longrope.gguf", "rope_factors_long.weight", "rope_factors_none.weight")),
+              HasSubstr("rope_factors_long.weight"));
   // A file has one factor for texts of any length.
   folder.config["rope_scaling"] = scaling("1.5");
   EXPECT_THAT(test::error_of([&] { (void)plan(folder); }).text(), HasSubstr("long_mscale"));

@@ -193,9 +193,10 @@ class Kernel:
     def compare(self, parts, a):
         kind, t = parts[1], parts[-1]
         x, y = self.value(a[1], t), self.value(a[2], t)
-        if kind in COMPARISONS:
-            return f"{self.register(a[0])[0]} = {x} {COMPARISONS[kind]} {y};"
         either = f"(std::isnan({x}) || std::isnan({y}))"
+        if kind in COMPARISONS:
+            ordered = f"!{either} && " if kind == "ne" and t.startswith("f") else ""  # the only one that C++ finds true for NaN
+            return f"{self.register(a[0])[0]} = {ordered}{x} {COMPARISONS[kind]} {y};"
         if kind in UNORDERED:
             return f"{self.register(a[0])[0]} = {either} || {x} {UNORDERED[kind]} {y};"
         if kind in ("nan", "num"):
