@@ -121,7 +121,7 @@ predicts() {
   printf 'id,text\n7,aaab\n8,\n9,bbba\n' >"$box/gap.csv"
   "$tessera" predict "$1" "$box/gap.csv" --out "$box/gap.jsonl" --quiet || exit 1
   expect "a line for the record without a text" says '{"row":1,"label":null,' <(sed -n 2p "$box/gap.jsonl")
-  expect "with its columns" says '"id":"8"' <(sed -n 2p "$box/gap.jsonl")
+  expect "with its columns" says '"id":8,' <(sed -n 2p "$box/gap.jsonl")
   expect "the record after it" says '{"row":2,"label":"b",' <(sed -n 3p "$box/gap.jsonl")
   echo '{"row": 7}' >"$box/other.jsonl"
   "$tessera" predict "$1" "$box/new.csv" --out "$box/other.jsonl" 2>"$box/err"
