@@ -77,12 +77,8 @@ class Reader : public Fields {
     close();
     for (const Unknown& unknown : unknown_) {
       const json::Value& value = *unknown.value;
-      const std::string path = json::join_path(unknown.section, unknown.key);
-      const bool told = std::ranges::find(problems_.list(), path, &Problems::Problem::path) !=
-                        problems_.list().end();
-      if (told) continue;  // somebody who knows more about it
       problems_.add(value.key_place.source.empty() ? value.place : value.key_place,
-                    path,
+                    json::join_path(unknown.section, unknown.key),
                     "unknown key",
                     unknown_key_fix(unknown.key, unknown.known, paths_),
                     Problems::Kind::Unknown);
