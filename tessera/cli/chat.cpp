@@ -25,6 +25,7 @@
 #include "tessera/cli/command.h"
 #include "tessera/cli/generation_flags.h"
 #include "tessera/cli/line_reader.h"
+#include "tessera/cli/model_task.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/comm/world.h"
@@ -270,6 +271,7 @@ int chat(const std::vector<std::string>& line) {
   TESSERA_REQUIRE(
       !words.path.empty(), Config, "tessera chat: the model is missing", "tessera chat MODEL");
   auto found = engine::find_model(model_at(words.path, words.last, words.common));
+  require_generation(found->shape.objective, words.path);
   const ChatTemplate conversation = template_of(words, *found);
   return with_model(std::move(found),
                     words.ranks,

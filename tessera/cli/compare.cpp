@@ -148,6 +148,14 @@ Difference compare_runs(const fs::path& a, const fs::path& b, Sides& sides) {
       fmt::format(
           "neither {} nor {} holds metrics or a complete checkpoint", a.string(), b.string()),
       "name two run folders or two checkpoints");
+  for (const fs::path& one : {a, b}) {
+    // A run that has just begun has a status alone.
+    TESSERA_REQUIRE(fs::exists(one / "metrics.jsonl") || fs::exists(one / "status.json") ||
+                        !(one == a ? points_a : points_b).empty(),
+                    Format,
+                    one.string() + " is neither a run nor a checkpoint",
+                    "name a run folder or one of its checkpoints/step-NNNNNNNN");
+  }
   // A checkpoint next to a run has no metrics; that is not a difference.
   const bool runs = !checkpoint::is_checkpoint(a) && !checkpoint::is_checkpoint(b);
   if (has_a && has_b) {

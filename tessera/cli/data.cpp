@@ -348,13 +348,14 @@ class Printer {
     return colour_ ? "\033[32m" + text + "\033[0m" : "{+" + text + "+}";
   }
 
-  /// The text with learned parts highlighted; a masked token is followed by its original text.
+  /// The text with learned parts highlighted; a masked token is followed by its original text, and
+  /// one that is classified by its tag.
   [[nodiscard]] std::string marked(const tasks::SampleView& view) const {
-    const bool classes = opened_.task->token_labels() == tasks::TokenLabels::Class;
+    const bool classes = !view.tags.empty();
     std::string out;
     for (std::size_t begin = 0; begin < view.ids.size();) {
       const auto hidden = [&](std::size_t t) {
-        return view.labels[t] != kNothing && view.labels[t] != view.ids[t];
+        return view.labels[t] != kNothing && (classes || view.labels[t] != view.ids[t]);
       };
       const bool learned = view.labels[begin] != kNothing;
       std::size_t end = begin + 1;
@@ -368,8 +369,9 @@ class Printer {
                                      kIndent);
       if (hidden(begin)) {
         out += text;
-        out += mark(classes ? std::to_string(view.labels[begin])
-                            : shown(words_of(*opened_.tokenizer, {view.labels[begin]}), kIndent));
+        out += mark(
+            shown(classes ? view.tags[begin] : words_of(*opened_.tokenizer, {view.labels[begin]}),
+                  kIndent));
       } else {
         out += learned ? mark(text) : text;
       }
@@ -483,6 +485,8 @@ json::Value as_json(const Opened& opened,
         json::Value::string(text::replace_invalid_utf8(words_of(*opened.tokenizer, view.ids)));
     one["input_ids"] = integers(view.ids);
     one["labels"] = integers(view.labels);
+    for (const std::string& tag : view.tags)
+      one["tags"].push_back(tag.empty() ? json::Value() : json::Value::string(tag));
     if (!view.target.empty()) one["target"] = integers(view.target);
     if (view.label) one["label"] = json::Value::string(*view.label);
     one["padding"] = json::Value::integer(view.padding);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -109,6 +110,7 @@ EmbedPlan plan_of(const EmbedFlags& words) {
   require_count(words.batch_tokens, "--batch-tokens");
   out.options.max_tokens = words.max_tokens.value_or(most.value_or(0));
   out.options.batch_tokens = words.batch_tokens;
+  out.options.file = words.file;
   if (words.pooling) out.pooling = words.pooling;
   if (words.prompt) out.prompt = *words.prompt;
   out.normalize |= words.normalize;
@@ -142,11 +144,13 @@ void prepare_texts(std::vector<std::string>& texts, const EmbedPlan& plan) {
 /// The output for embeddings.
 class EmbeddingOutput {
  public:
+  /// `file`: that of the texts, for messages.
   EmbeddingOutput(const std::string& path,
+                  std::string file,
                   std::int64_t texts,
                   std::int64_t channels,
                   Terminal& terminal)
-      : path_(path), terminal_(terminal) {
+      : path_(path), file_(std::move(file)), terminal_(terminal) {
     if (path.ends_with(".npy")) {
       matrix_ = std::make_unique<interop::NpyWriter>(path, texts, channels);
     } else if (!path.empty()) {
@@ -158,7 +162,7 @@ class EmbeddingOutput {
   void add(std::int64_t text, std::span<const float> embedding) {
     TESSERA_REQUIRE(std::ranges::all_of(embedding, [](float x) { return std::isfinite(x); }),
                     Data,
-                    fmt::format("the embedding of text {} is not finite", text + 1),
+                    fmt::format("{}:{}: the embedding is not finite", file_, text + 1),
                     "check the model's weights");
     if (matrix_) return matrix_->add(embedding);
     const std::string line = fmt::format("{{\"embedding\": [{}]}}", fmt::join(embedding, ", "));
@@ -174,7 +178,7 @@ class EmbeddingOutput {
   }
 
  private:
-  std::string path_;
+  std::string path_, file_;
   Terminal& terminal_;
   std::unique_ptr<interop::NpyWriter> matrix_;
   std::ofstream lines_;
@@ -188,7 +192,8 @@ void embed_on(engine::OpenModel& model,
   Terminal terminal;
   std::unique_ptr<EmbeddingOutput> out;
   const std::int64_t channels = model.shape.trunk.output.hidden_size, all = std::ssize(texts);
-  if (is_leader) out = std::make_unique<EmbeddingOutput>(words.out, all, channels, terminal);
+  if (is_leader)
+    out = std::make_unique<EmbeddingOutput>(words.out, words.file, all, channels, terminal);
   const bool tells = is_leader && !words.out.empty() && !words.common.quiet;
   const engine::EmbedStats stats = engine::embed(
       *model.executor,
@@ -238,6 +243,7 @@ int embed(const std::vector<std::string>& line) {
                   Unsupported,
                   words.path + " reads images, and tessera embed reads texts",
                   "name a language model");
+  engine::require_tokens(*model->tokenizer, texts, plan.options);
   engine::set_objective(*model, objective_of(plan));
   return with_model(
       std::move(model), words.ranks, as, [&](engine::OpenModel& loaded, bool is_leader) {

@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/bad_records.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/eval_rl.h"
@@ -45,6 +46,7 @@ struct EvalFlags {
   std::optional<std::int64_t> batches, generate;
   std::int64_t max_new_tokens = 128;
   std::string task, map;
+  BadRecordFlag bad_records;
   bool thresholds = false;
   RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
@@ -73,6 +75,7 @@ bool parse(EvalFlags& words, const std::vector<std::string>& line) {
                    "run's validation data]");
   arguments.option(
       "--map", &words.map, "Field names, in the format of data.map [those of the run]");
+  words.bad_records.declare(arguments, "leaves it out");
   arguments.option("--batches", &words.batches, "Number of batches to evaluate [all of the data]");
   arguments.option(
       "--generate",
@@ -167,6 +170,11 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
                   "specify it with --data");
     }
     if (names.empty() && options.holds_out()) {
+      TESSERA_REQUIRE(words.bad_records.given.empty(),
+                      Config,
+                      "--on-bad-record belongs to --data: what the run held out is read as in the "
+                      "training",
+                      "leave it out");
       out.dataset = tail_of_run(plan);
       return out;
     }
@@ -190,18 +198,21 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
     if (!windows) length = std::min(length, exported_length.value_or(kLength));
   }
   if (!words.map.empty()) options.map = json::parse(words.map, "--map");
+  words.bad_records.apply(options, *task);
   const data::TokenizeOptions how;
-  out.dataset = task->open_held_out({.options = options,
-                                     .tokenizer = *opened.tokenizer,
-                                     .vocab_size = opened.shape.vocab_size,
-                                     .sequence_length = length,
-                                     .how = how,
-                                     .model = &opened.shape.description,
-                                     .model_folder = opened.source,
-                                     .tokenizer_folder = tokenizer_folder},
-                                    names,
-                                    words.data.empty() ? "data.validation" : "--data")
-                    .dataset;
+  naming_bad_record_flag([&] {
+    out.dataset = task->open_held_out({.options = options,
+                                       .tokenizer = *opened.tokenizer,
+                                       .vocab_size = opened.shape.vocab_size,
+                                       .sequence_length = length,
+                                       .how = how,
+                                       .model = &opened.shape.description,
+                                       .model_folder = opened.source,
+                                       .tokenizer_folder = tokenizer_folder},
+                                      names,
+                                      words.data.empty() ? "data.validation" : "--data")
+                      .dataset;
+  });
   return out;
 }
 

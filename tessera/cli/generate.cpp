@@ -17,6 +17,7 @@
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/generation_flags.h"
+#include "tessera/cli/model_task.h"
 #include "tessera/cli/prompt_file.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
@@ -81,7 +82,8 @@ bool parse(GenerateFlags& words, const std::vector<std::string>& line) {
   arguments.option(
       "--prompts",
       &words.prompts,
-      "JSON lines, each with a \"prompt\"; the texts are written to --out in the same order");
+      "JSON lines, each with a \"prompt\"; the texts are written to --out in the same order, with "
+      "the other members of their lines");
   arguments.option(
       "--out",
       &words.out,
@@ -317,6 +319,7 @@ int generate(const std::vector<std::string>& line) {
     words.file.made = words.file.progress.kept(words.file.made, words.file.prompts.size());
   }
   std::unique_ptr<engine::OpenModel> model = engine::find_model(path);
+  require_generation(model->shape.objective, words.path);
   engine::add_adapters(*model, adapters);
   return with_model(
       std::move(model), words.ranks, as, [&](engine::OpenModel& opened, bool is_leader) {

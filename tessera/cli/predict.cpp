@@ -18,6 +18,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/bad_records.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/model_task.h"
@@ -49,6 +50,7 @@ struct PredictFlags {
   std::string path, out, map;
   std::vector<std::string> data;
   std::optional<std::int64_t> length, batch;
+  BadRecordFlag bad_records;
   RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
   Common common;
@@ -71,6 +73,7 @@ bool parse_predict(PredictFlags& words, const std::vector<std::string>& line) {
                    "File for the predictions: .jsonl, .csv or .tsv [lines on standard output]");
   arguments.option(
       "--map", &words.map, "Field names, in the format of data.map [those of the run]");
+  words.bad_records.declare(arguments, "gives it null in place of a prediction");
   arguments.option("--length",
                    &words.length,
                    "Maximum number of tokens per text; longer texts are truncated [as in the run; "
@@ -87,27 +90,55 @@ struct ToPredict {
   std::shared_ptr<const tasks::Task> task;
   std::unique_ptr<data::Dataset> dataset;
   std::vector<std::int64_t> numbers;  ///< of the records that the samples were made from
-  std::vector<json::Value> records;   ///< of the samples; empty: unknown
+  std::vector<json::Value> records;   ///< all, null for one that cannot be read; empty: unknown
   std::int64_t micro_batch = 8;
+
+  /// The number of lines of predictions.
+  [[nodiscard]] std::int64_t lines() const {
+    return records.empty() ? dataset->size() : std::ssize(records);
+  }
+  /// The number of the record, or else of the sample, that a prediction belongs to.
+  [[nodiscard]] std::int64_t row_of(std::int64_t sample) const {
+    return numbers.empty() ? sample : numbers[static_cast<std::size_t>(sample)];
+  }
 };
 
-/// The records with these numbers, which ascend; none if they are not files of records.
+/// All records of the files, null for one that cannot be read; none if they are not files of
+/// records.
 std::vector<json::Value> records_of(const std::vector<std::string>& names,
-                                    data::DataOptions options,
-                                    const std::vector<std::int64_t>& numbers) {
+                                    data::DataOptions options) {
   std::vector<json::Value> out;
   options.map = {};
   try {
-    data::for_each_record(data::record_files(names, data::Split::Test),
-                          tasks::record_options(options, ""),
-                          [&](const data::Record& record) {
-                            if (std::ranges::binary_search(numbers, record.number))
-                              out.push_back(record.value);
-                          });
+    const data::RecordCounts counts =
+        data::for_each_record(data::record_files(names, data::Split::Test),
+                              tasks::record_options(options, ""),
+                              [&](const data::Record& record) {
+                                out.resize(static_cast<std::size_t>(record.number));
+                                out.push_back(record.value);
+                              });
+    out.resize(static_cast<std::size_t>(counts.records + counts.bad));
   } catch (const Error&) {
     return {};
   }
-  return out.size() == numbers.size() ? out : std::vector<json::Value>();
+  return out;
+}
+
+/// Tells how many records cannot be read, and why the first one cannot.
+void warn_of_bad_records(const data::Dataset& dataset) {
+  const auto* const records = dynamic_cast<const tasks::RecordDataset*>(&dataset.in_fixed_order());
+  if (records == nullptr || records->stats().bad_records == 0) return;
+  const std::int64_t bad = records->stats().bad_records;
+  TESSERA_REQUIRE(dataset.size() > 0,
+                  Data,
+                  fmt::format("none of {} records can be read; the first: {}",
+                              text::with_commas(bad),
+                              records->refused().front()),
+                  "correct the file, or name its fields with --map");
+  log::warn(fmt::format("{} of {} records cannot be read and have no prediction; the first: {}",
+                        text::with_commas(bad),
+                        text::with_commas(records->stats().documents + bad),
+                        records->refused().front()));
 }
 
 ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& opened) {
@@ -135,19 +166,24 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
   }
   if (!words.map.empty()) options.map = json::parse(words.map, "--map");
   options.map_may_miss = true;
+  words.bad_records.apply(options, *out.task);
   out.micro_batch = words.batch.value_or(out.micro_batch);
-  out.dataset = out.task->open_to_predict({.options = options,
-                                           .tokenizer = *opened.tokenizer,
-                                           .vocab_size = opened.shape.vocab_size,
-                                           .sequence_length = words.length.value_or(length),
-                                           .how = {},
-                                           .model = &opened.shape.description,
-                                           .model_folder = opened.source,
-                                           .predict = true},
-                                          words.data);
+  naming_bad_record_flag([&] {
+    out.dataset = out.task->open_to_predict({.options = options,
+                                             .tokenizer = *opened.tokenizer,
+                                             .vocab_size = opened.shape.vocab_size,
+                                             .sequence_length = words.length.value_or(length),
+                                             .how = {},
+                                             .model = &opened.shape.description,
+                                             .model_folder = opened.source,
+                                             .predict = true},
+                                            words.data);
+  });
+  warn_of_bad_records(*out.dataset);
   out.numbers = tasks::record_numbers(*out.dataset);
   if (!out.numbers.empty()) {
-    out.records = records_of(words.data, options, out.numbers);
+    out.records = records_of(words.data, options);
+    if (std::ssize(out.records) <= out.numbers.back()) out.records.clear();
   } else if (models::traits_of(opened.shape.objective.name).predicts !=
              models::Predicts::ImageClass) {
     log::warn(
@@ -158,14 +194,17 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
   return out;
 }
 
-/// The number of the record, or else of the sample, that a prediction belongs to.
-std::int64_t row_of(const ToPredict& data, std::int64_t sample) {
-  return data.numbers.empty() ? sample : data.numbers[static_cast<std::size_t>(sample)];
+/// The number of the first sample whose line is not among the first `made` ones. If only lines
+/// without a prediction are missing, it is the last sample, whose prediction they take after.
+std::int64_t first_sample(const ToPredict& data, std::int64_t made) {
+  if (made == data.lines()) return data.dataset->size();
+  if (data.records.empty()) return made;
+  const auto next = std::ranges::lower_bound(data.numbers, made) - data.numbers.begin();
+  return std::min<std::int64_t>(next, data.dataset->size() - 1);
 }
 
-/// The number of samples with predictions in the file. An incomplete last line is removed.
+/// The number of lines of predictions in the file. An incomplete last line is removed.
 std::int64_t already_predicted(const std::string& path, const ToPredict& data) {
-  const std::int64_t samples = data.dataset->size();
   std::error_code ignored;
   if (path.empty() || !fs::exists(path, ignored)) return 0;
   if (PredictionTable::separator_of(path)) return 0;  // it is replaced
@@ -176,8 +215,8 @@ std::int64_t already_predicted(const std::string& path, const ToPredict& data) {
     const std::string place = fmt::format("{}:{}", path, count + 1);
     const json::Value value = json::parse_strict(held.substr(begin, end - begin), place);
     const json::Value* const row = value.is_object() ? value.find("row") : nullptr;
-    TESSERA_REQUIRE(row != nullptr && row->is_number() && count < samples &&
-                        row->as_integer() == row_of(data, count),
+    TESSERA_REQUIRE(row != nullptr && row->is_number() && count < data.lines() &&
+                        row->as_integer() == (data.records.empty() ? data.row_of(count) : count),
                     Data,
                     place + " is not a prediction of the record in that place",
                     "choose another --out, or remove the file");
@@ -204,46 +243,50 @@ void predict_on(engine::OpenModel& model,
     if (!separator) progress.begin();
   }
   const std::vector<std::string> names = label_names(model.shape.objective);
-  const std::int64_t all = data.dataset->size();
+  const std::int64_t all = data.dataset->size(), first = first_sample(data, made);
   const double start = now_s();
+  PredictionsByRecord lines(data.records, made, [&](const json::Value& line) {
+    if (words.out.empty()) {
+      terminal.data(line.dump());
+      return;
+    }
+    file << (separator ? table.rows_of(line) : line.dump() + '\n');
+    TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
+  });
   engine::predict(
       *model.executor,
       *model.world,
       *data.dataset,
-      made,
+      first,
       data.micro_batch,
       [&](std::int64_t sample, const tasks::Predictions& rows) {
         if (!is_leader) return;
         tasks::Predictions own = rows;
         own.places = tasks::places_of(*data.dataset, sample);
-        const json::Value record =
-            data.records.empty() ? json::Value() : data.records[static_cast<std::size_t>(sample)];
-        const json::Value line =
-            prediction_line(row_of(data, sample), record, data.task->prediction(own, names));
-        if (words.out.empty()) {
-          terminal.data(line.dump());
-          return;
-        }
-        file << (separator ? table.rows_of(line) : line.dump() + '\n');
-        TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
+        lines.add(data.row_of(sample), data.task->prediction(own, names));
         const double passed = now_s() - start;
-        if (!words.common.quiet)
+        if (!words.out.empty() && !words.common.quiet)
           terminal.live(fmt::format("{} of {} records, {:.0f} a second, {} left",
                                     text::with_commas(sample + 1),
                                     text::with_commas(all),
-                                    static_cast<double>(sample + 1 - made) / passed,
+                                    static_cast<double>(sample + 1 - first) / passed,
                                     text::duration(passed * static_cast<double>(all - sample - 1) /
-                                                   static_cast<double>(sample + 1 - made))));
+                                                   static_cast<double>(sample + 1 - first))));
       });
+  if (is_leader) lines.finish();
   if (!is_leader || words.out.empty()) return;
   file.flush();
   TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
   if (!separator) progress.finish();
   if (!words.common.quiet) {
-    terminal.line(fmt::format("{} predictions in {}{}",
-                              text::with_commas(all),
-                              words.out,
-                              made > 0 ? fmt::format(", {} of them from before", made) : ""));
+    terminal.line(fmt::format(
+        "{} predictions in {}{}{}",
+        text::with_commas(all),
+        words.out,
+        data.lines() > all
+            ? fmt::format(", and null for {} other records", text::with_commas(data.lines() - all))
+            : "",
+        made > 0 ? fmt::format("; {} lines are from before", made) : ""));
   }
 }
 
@@ -269,7 +312,7 @@ int predict(const std::vector<std::string>& line) {
   const OutputProgress progress(words.out, command_text("predict", line, inputs));
   const auto made = static_cast<std::int64_t>(
       progress.kept(static_cast<std::size_t>(already_predicted(words.out, data)),
-                    static_cast<std::size_t>(data.dataset->size())));
+                    static_cast<std::size_t>(data.lines())));
   return with_model(std::move(found),
                     words.ranks,
                     engine::ReadAs::F32,

@@ -27,16 +27,62 @@ std::vector<std::pair<std::string, std::string>> cells_of(const json::Value& lin
   return out;
 }
 
+/// The object with null in place of all values; those of an object in it keep their names, which
+/// are columns of a table.
+json::Value nulls_of(const json::Value& prediction) {
+  json::Value out = json::Value::object();
+  for (const auto& [name, value] : prediction.members()) {
+    json::Value none;
+    if (value.is_object()) {
+      none = json::Value::object();
+      for (const auto& [inner, one] : value.members())
+        none[inner] = json::Value();
+    }
+    out[name] = std::move(none);
+  }
+  return out;
+}
+
 }  // namespace
+
+void add_members_of(json::Value& line, const json::Value& record) {
+  for (const auto& [name, value] : record.members()) {
+    std::string free = name;
+    while (line.find(free) != nullptr)
+      free.insert(0, "given_");
+    line[free] = value;
+  }
+}
 
 json::Value prediction_line(std::int64_t row, const json::Value& record, json::Value prediction) {
   json::Value out = json::Value::object({{"row", json::Value::integer(row)}});
   for (auto& [name, value] : prediction.members())
     out[name] = std::move(value);
-  if (!record.is_object()) return out;
-  for (const auto& [name, value] : record.members())
-    out[out.find(name) != nullptr ? "given_" + name : name] = value;
+  if (record.is_object()) add_members_of(out, record);
   return out;
+}
+
+void PredictionsByRecord::add(std::int64_t row, const json::Value& prediction) {
+  last_ = prediction;
+  if (!records_.empty()) {
+    if (row < next_) return;
+    write_nulls(row);
+    next_ = row + 1;
+  }
+  write_(prediction_line(row, record(row), prediction));
+}
+
+void PredictionsByRecord::finish() {
+  write_nulls(std::ssize(records_));
+}
+
+void PredictionsByRecord::write_nulls(std::int64_t end) {
+  for (; next_ < end; ++next_)
+    write_(prediction_line(next_, record(next_), nulls_of(last_)));
+}
+
+json::Value PredictionsByRecord::record(std::int64_t row) const {
+  return records_.empty() ? json::Value() : records_[static_cast<std::size_t>(row)];
 }
 
 std::optional<char> PredictionTable::separator_of(std::string_view path) {

@@ -16,6 +16,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/cli/prediction_lines.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 
@@ -28,6 +29,7 @@ namespace fs = std::filesystem;
 struct Asked {
   std::string prompt;
   int adapter = -1;
+  json::Value others;  ///< an object of the line's other members
 };
 
 /// The number of the adapter that a line names; `names`: those that exist.
@@ -57,7 +59,25 @@ Asked asked_of(const std::string& line,
                   Data,
                   place + " has no text \"prompt\"",
                   "expected one object {\"prompt\": \"...\"} in each line");
-  return {prompt->as_string(), adapter_of(value, names, place)};
+  Asked out{prompt->as_string(), adapter_of(value, names, place), json::Value::object()};
+  for (const auto& [name, member] : value.members()) {
+    if (name != "prompt" && (name != "adapter" || names.empty())) out.others[name] = member;
+  }
+  return out;
+}
+
+/// The members that follow a prompt's own in its line, after those that were made.
+json::Value with_others(json::Value line, const json::Value& others) {
+  add_members_of(line, others);
+  return line;
+}
+
+/// True if the line of a text ends with the other members of its prompt's line.
+bool ends_with_others(const json::Value& line, const json::Value& others) {
+  const auto& members = line.members();
+  const std::ptrdiff_t own = std::ssize(members) - std::ssize(others.members());
+  if (own < 0) return false;
+  return with_others(json::Value::object({members.begin(), members.begin() + own}), others) == line;
 }
 
 /// Returns the number of prompts with texts in the file. An incomplete last line is removed, and
@@ -76,7 +96,8 @@ std::size_t already_made(const PromptFile& file) {
     const std::string place = fmt::format("{}:{}", file.out, count + 1);
     const Asked made = asked_of(line, file.adapter_names, place);
     TESSERA_REQUIRE(count < file.prompts.size() && file.prompts[count] == made.prompt &&
-                        file.adapters[count] == made.adapter,
+                        file.adapters[count] == made.adapter &&
+                        ends_with_others(json::parse_strict(line, place), file.others[count]),
                     Data,
                     place + " is not the text of the prompt in that place",
                     "choose another --out, or remove the file");
@@ -117,11 +138,11 @@ json::Value line_of(const PromptFile& file,
     json::Value one = told(made.front());
     for (auto& [name, value] : one.members())
       out[name] = std::move(value);
-    return out;
+    return with_others(std::move(out), file.others[number]);
   }
   for (const engine::Generated& one : made)
     out["samples"].push_back(told(one));
-  return out;
+  return with_others(std::move(out), file.others[number]);
 }
 
 json::Value line_of(const PromptFile& file,
@@ -133,7 +154,7 @@ json::Value line_of(const PromptFile& file,
     made["score"] = json::Value::number(beam.score);
     out["beams"].push_back(std::move(made));
   }
-  return out;
+  return with_others(std::move(out), file.others[number]);
 }
 
 /// The file that receives the lines.
@@ -283,6 +304,7 @@ PromptFile open_prompt_file(const std::string& in,
   for (Asked& asked : read_asked(in, file.adapter_names, &file.blank_lines)) {
     file.prompts.push_back(std::move(asked.prompt));
     file.adapters.push_back(asked.adapter);
+    file.others.push_back(std::move(asked.others));
   }
   file.made = already_made(file);
   return file;

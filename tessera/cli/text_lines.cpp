@@ -31,10 +31,18 @@ std::string member_of(const json::Value& line,
                       const std::vector<std::string>& fields,
                       const std::string& place,
                       const char* flag) {
+  const std::string* other = nullptr;  // the first of them that is there and no text
   for (const std::string& field : fields) {
     const json::Value* found = line.is_object() ? line.find(field) : nullptr;
-    if (found != nullptr && found->is_string()) return found->as_string();
+    if (found == nullptr) continue;
+    if (found->is_string()) return found->as_string();
+    if (other == nullptr) other = &field;
   }
+  TESSERA_REQUIRE(
+      other == nullptr,
+      Data,
+      fmt::format("{}: \"{}\" is {}, not a text", place, *other, line.find(*other)->type_name()),
+      fmt::format("write a text, remove the line, or name another member with {}", flag));
   throw Error(Error::Kind::Data,
               fmt::format("{} has no text \"{}\"", place, text::join(fields, "\" or \"")),
               fmt::format("name the member that holds the text with {}", flag));

@@ -60,13 +60,30 @@ at::Tensor embeddings_of(parallel::Executor& executor,
       .view({batch.size(), C});
 }
 
-void check_ids(const Ids& ids, const models::Resolved& model, std::int64_t text) {
+void require_any(const Ids& ids, std::int64_t text, const EmbedOptions& options) {
   TESSERA_REQUIRE(
-      !ids.empty(), Data, fmt::format("text {} has no tokens", text + 1), "leave empty texts out");
-  require_known_ids(ids, model);
+      !ids.empty(),
+      Data,
+      options.file.empty() ? fmt::format("text {} has no tokens", text + 1)
+                           : fmt::format("{}:{}: the text has no tokens", options.file, text + 1),
+      options.file.empty() ? "leave empty texts out" : "write a text there, or remove the line");
 }
 
 }  // namespace
+
+void require_tokens(const text::Tokenizer& tokenizer,
+                    const std::vector<std::string>& texts,
+                    const EmbedOptions& options) {
+  constexpr std::size_t kShort = 64;
+  if (!tokenizer.beginning().empty() || !tokenizer.ending().empty()) return;
+  Ids ids;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].size() >= kShort) continue;
+    ids.clear();
+    tokenizer.encode(texts[i], ids);
+    require_any(ids, static_cast<std::int64_t>(i), options);
+  }
+}
 
 void require_known_ids(const Ids& ids, const models::Resolved& model) {
   for (const std::int32_t id : ids) {
@@ -117,7 +134,8 @@ EmbedStats embed(parallel::Executor& executor,
       bool cut = false;
       Ids& own = ids[static_cast<std::size_t>(i)];
       own = encode_whole(tokenizer, texts[static_cast<std::size_t>(first + i)], most, cut);
-      check_ids(own, model, first + i);
+      require_any(own, first + i, options);
+      require_known_ids(own, model);
       stats.cut += cut ? 1 : 0;
     }
     order.resize(ids.size());

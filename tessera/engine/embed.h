@@ -17,6 +17,7 @@ namespace tessera::engine {
 struct EmbedOptions {
   std::int64_t max_tokens = 0;       ///< of a text, with special tokens; 0: the model's positions
   std::int64_t batch_tokens = 8192;  ///< of a batch, with padding; a single text may have more
+  std::string file;  ///< for messages: the file whose line i + 1 is text i; empty: there is none
 };
 
 /// Counts of what was read.
@@ -25,6 +26,11 @@ struct EmbedStats {
   std::int64_t cut = 0;  ///< truncated texts
 };
 
+/// Throws Error{Data} with the place of the first text without tokens, of those that are shorter
+/// than 64 bytes; longer ones seldom have none, and are refused by embed().
+void require_tokens(const text::Tokenizer& tokenizer,
+                    const std::vector<std::string>& texts,
+                    const EmbedOptions& options);
 /// Throws Error{Data} for an id that the vocabulary of the model does not have.
 void require_known_ids(const std::vector<std::int32_t>& ids, const models::Resolved& model);
 /// Encodes a text with the tokenizer's post-processor to at most `most` ids; the excess is removed

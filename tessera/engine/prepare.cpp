@@ -35,6 +35,7 @@
 #include "tessera/planner/run_plan.h"
 #include "tessera/planner/values.h"
 #include "tessera/planner/with_data.h"
+#include "tessera/report/monitors/monitor.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::engine {
@@ -198,6 +199,8 @@ Prepared prepare(const planner::Plan& plan, const TrainCommand& command) {
                               : command.dry_run ? RunFolder::Access::Check
                                                 : RunFolder::Access::Own,
                               again);
+  // A training that goes on after a loss is not stopped by what only shows it.
+  if (local.is_leader && !again) report::require_writable_outputs(plan.run().sections);
   opened.copies = copies_of(part);
   const bool keeps_copies = part != nullptr && part->copies.own >= 0;
   if (local.is_leader && !again && !keeps_copies && plan.run().checkpoint.peer_copies > 0)

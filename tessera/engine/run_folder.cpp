@@ -2,9 +2,7 @@
 #include "tessera/engine/run_folder.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -15,6 +13,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/writable.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/engine/metrics.h"
@@ -42,10 +41,8 @@ constexpr std::chrono::milliseconds kRetry{50};
 }
 
 void require_writable(const fs::path& path, const fs::path& folder) {
-  std::error_code failure;
-  if (!fs::is_directory(folder, failure)) refuse_unwritable(path, folder, "not a folder");
-  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
-    refuse_unwritable(path, folder, std::strerror(errno));
+  if (const auto obstacle = files::obstacle_to_files_in(folder))
+    refuse_unwritable(path, folder, *obstacle);
 }
 
 /// Returns true if the folder did not exist before.
@@ -163,11 +160,7 @@ void RunFolder::own() {
 }
 
 void RunFolder::check() const {
-  fs::path place = fs::absolute(path_);
-  std::error_code failure;
-  while (!fs::exists(fs::symlink_status(place, failure)) && place.has_relative_path())
-    place = place.parent_path();
-  require_writable(path_, place);
+  require_writable(path_, files::nearest_existing(path_));
   require_writable_inside();
   const auto owner = files::Lock::holder(path_ / "lock");
   if (owner && !files::Lock::owner_is_gone(*owner)) refuse_locked(path_, *owner);

@@ -271,10 +271,33 @@ void check_elasticity(Written& written) {
 
 }  // namespace
 
+namespace {
+
+/// A section that is named like a task has the parameters of that task, and no other.
+void check_task_sections(const json::Value& source, Written& written) {
+  const std::string given = written.word("task.type");
+  const std::string type = given.empty() ? tasks::TaskOptions().type : given;
+  for (const auto& [name, value] : source.members()) {
+    if (!value.is_object() || !tasks::tasks().has(name)) continue;
+    if (name == type) {
+      written.refuse(name,
+                     "has parameters of the task, and so has task.params",
+                     "write all of them into one of the two");
+    } else {
+      written.refuse(name,
+                     fmt::format("has parameters of the task {}, and the task is {}", name, type),
+                     fmt::format("set \"task\": \"{}\", or remove \"{}\"", name, name));
+    }
+  }
+}
+
+}  // namespace
+
 void check_written(const json::Value& source, config::Problems& problems) {
   if (!source.is_object()) return;
   Written written(source, problems);
   check_types(written);
+  check_task_sections(source, written);
   check_mode(written);
   check_clipping(written);
   check_offload(written);

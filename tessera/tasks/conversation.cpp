@@ -15,10 +15,22 @@
 namespace tessera::tasks {
 namespace {
 
-// ChatML, the conversation format of most recent models.
+// ChatML, the conversation format of most recent models. Calls of tools are written as in Qwen2.5's
+// template; a turn with calls may have no content.
 constexpr std::string_view kChatMl =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
-    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|im_end|>' }}"
+    "{% if message['role'] == 'assistant' %}{% generation %}"
+    "{% if message['tool_calls'] %}"
+    "{% if message['content'] %}{{ message['content'] + '\\n' }}{% endif %}"
+    "{% for call in message['tool_calls'] %}"
+    "{% set called = call['function'] if call['function'] is defined else call %}"
+    "{% set arguments = called['arguments'] %}"
+    "{{ '' if loop.first else '\\n' }}"
+    "{{ '<tool_call>\\n{\"name\": ' + (called['name'] | tojson) + ', \"arguments\": ' }}"
+    "{{ arguments if arguments is string else (arguments | tojson) }}"
+    "{{ '}\\n</tool_call>' }}"
+    "{% endfor %}{{ '<|im_end|>' }}"
+    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}"
     "{% endgeneration %}{{ '\\n' }}{% else %}{{ message['content'] + '<|im_end|>\\n' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 

@@ -148,6 +148,10 @@ SampleView DataSurveyor::view(std::int64_t index) const {
   }
   out.ids.resize(static_cast<std::size_t>(read));
   out.labels.resize(static_cast<std::size_t>(read));
+  if (task_.token_labels() == TokenLabels::Class) {
+    for (const std::int64_t label : out.labels)
+      out.tags.push_back(label == kNothing ? std::string() : class_name(label));
+  }
   out.lengths = {read};
   if (find_tensor(specs, "document_starts") != nullptr) {
     const auto starts = numbers_in(sample, "document_starts");

@@ -20,6 +20,7 @@ struct SampleView {
   /// For each id the label at its position: the id itself if the previous token predicts it, the
   /// hidden id if it is masked, a class if tokens are classified; -100: none.
   std::vector<std::int64_t> labels;
+  std::vector<std::string> tags;      ///< if tokens are classified, the name of each label, or ""
   std::vector<std::int64_t> target;   ///< for an encoder-decoder model: the decoder's sequence
   std::optional<std::string> label;   ///< of the whole sample: class names, or numbers
   std::vector<std::int64_t> lengths;  ///< of the sequences in the sample

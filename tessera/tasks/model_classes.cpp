@@ -113,19 +113,41 @@ json::Value fields_of_heads(const json::Value& objective_options) {
   return out;
 }
 
+namespace {
+
+/// The weights of the classes of each saved head that has some, by the names of the heads.
+json::Value weights_of_heads(const json::Value& saved) {
+  json::Value out = json::Value::object();
+  for (const json::Value& head : member_of(saved, "heads")->items()) {
+    const json::Value* const name = member_of(head, "name");
+    const json::Value* const weights = member_of(head, "class_weights");
+    if (name != nullptr && name->is_string() && weights != nullptr)
+      out[name->as_string()] = *weights;
+  }
+  return out;
+}
+
+}  // namespace
+
 void keep_classes(const json::Value& saved, json::Value& params) {
   json::Value heads = fields_of_heads(saved);
   if (heads.members().empty() && member_of(saved, "num_labels") == nullptr) return;
   if (!params.is_object()) params = json::Value::object();
+  // With saved weights, nothing is counted in the training data.
+  const auto keep_weights = [&](const char* key, const json::Value& weights) {
+    if (member_of(params, "class_balance") == nullptr) return;
+    std::erase_if(params.members(), [](const auto& one) { return one.first == "class_balance"; });
+    params[key] = weights;
+  };
   if (!heads.members().empty()) {
     params["heads"] = std::move(heads);
+    const json::Value weights = weights_of_heads(saved);
+    if (!weights.members().empty()) keep_weights("head_class_weights", weights);
     return;
   }
   params["labels"] = names_of_classes(saved);
-  const json::Value* const weights = member_of(saved, "class_weights");
-  if (weights == nullptr || member_of(params, "class_balance") == nullptr) return;
-  std::erase_if(params.members(), [](const auto& one) { return one.first == "class_balance"; });
-  params["class_weights"] = *weights;
+  if (const json::Value* const weights = member_of(saved, "class_weights"))
+    keep_weights("class_weights", *weights);
 }
 
 void adopt_kind_of_classes(const json::Value& saved, json::Value& params) {

@@ -215,7 +215,7 @@ TokenPair pair_of(const data::Record& record, const ConversationTokenizer& token
                                                              : pair_of_messages(record, tokenizer);
   if (out.chosen.ids == out.rejected.ids) {
     record.refuse("\"chosen\" and \"rejected\" are equal",
-                  "remove the record, or set data.on_bad_record to \"skip\"");
+                  "remove the record, or leave it out: data.on_bad_record \"skip\"");
   }
   share_context(out);
   return out;

@@ -391,7 +391,7 @@ TEST_F(BadInput, TokensBeyondTheVocabulary) {
 
 TEST_F(BadInput, ARunFolderThatCannotBeWritten) {
   const std::string file = config(R"("train_batch_size": 4)"), plain = write("plain", "");
-  for (const std::string& place : {plain, plain + "/run"}) {
+  for (const std::string& place : {plain, plain + "/run", std::string("/proc/run")}) {
     expect_refused(8,
                    {file, "--set", "run.dir=" + place},
                    {"cannot write to the run folder " + place, "choose another run.dir"});
@@ -407,6 +407,20 @@ TEST_F(BadInput, ARunFolderThatCannotBeWritten) {
   expect_refused(8,
                  {file, "--set", "run.dir=" + path("half")},
                  {path("half/checkpoints") + ": Permission denied"});
+}
+
+TEST_F(BadInput, AFolderOfAMonitorThatCannotBeWritten) {
+  const std::string file = config(R"("train_batch_size": 4)"), plain = write("plain", "");
+  for (const std::string monitor : {"tensorboard", "csv_monitor"}) {
+    for (const std::string& place : {plain, plain + "/inside", std::string("/proc/logs")}) {
+      expect_refused(
+          8,
+          {file, "--set", monitor + ".enabled=true", "--set", monitor + ".output_path=" + place},
+          {monitor + ".output_path: cannot write to " + place, "choose another folder"});
+    }
+    // A monitor that is not enabled writes nothing.
+    EXPECT_EQ(train({file, "--set", monitor + ".output_path=" + plain, "--dry-run"}), 0) << err_;
+  }
 }
 
 TEST_F(BadInput, ARunFolderThatIsInUse) {

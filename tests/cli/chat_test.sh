@@ -88,11 +88,13 @@ PY
 a_file_of_prompts_goes_on_after_an_interruption() {
   local how=(--temperature 0 --max-new-tokens 5 --threads 1 --repetition-penalty 1.3)
   # The lines of a file are those of the prompts: a blank one stays.
-  printf '{"prompt": "a"}\n\n{"prompt": "text"}\n{"prompt": "number 3"}\n\n' >"$box/in.jsonl"
+  printf '{"prompt": "a", "id": 7}\n\n{"prompt": "text"}\n{"text": "x", "prompt": "number 3"}\n\n' >"$box/in.jsonl"
   "$tessera" generate "$base/run" --prompts "$box/in.jsonl" --out "$box/whole.jsonl" "${how[@]}" >"$box/out" || return 1
   { head -n 2 "$box/whole.jsonl" && sed -n 3p "$box/whole.jsonl" | head -c 20; } >"$box/cut.jsonl"
   "$tessera" generate "$base/run" --prompts "$box/in.jsonl" --out "$box/cut.jsonl" "${how[@]}" >"$box/out" || return 1
-  cmp "$box/whole.jsonl" "$box/cut.jsonl" && [[ $(grep -n '^$' "$box/whole.jsonl" | xargs) == "2: 5:" ]]
+  cmp "$box/whole.jsonl" "$box/cut.jsonl" && [[ $(grep -n '^$' "$box/whole.jsonl" | xargs) == "2: 5:" ]] || return 1
+  # The other members of a prompt's line are in the line of its text.
+  [[ $(head -n 1 "$box/whole.jsonl") == *'"id":7}' && $(sed -n 4p "$box/whole.jsonl") == *'"given_text":"x"}' ]]
 }
 
 texts_of_a_file_do_not_depend_on_how_many_are_made_together() {

@@ -50,7 +50,39 @@ EOF
   "$tessera" convert "$box/$1-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" predict "$box/folder" "$box/new.csv" --out "$box/folder.jsonl" --quiet || exit 1
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
+  skips_bad_records "$box/folder"
   evaluates_tables "$box/folder"
+  generates_nothing "$box/folder"
+}
+# generates_nothing FOLDER: a classifier is refused before a template or a file of prompts is asked for.
+generates_nothing() {
+  local how
+  for how in chat "generate --prompt a" "generate --samples 2"; do
+    # shellcheck disable=SC2086  # words of a command
+    "$tessera" $how "$1" </dev/null >"$box/out" 2>"$box/err" && echo "$how: a classifier made text" && exit 1
+    expect "$how: what it is" says "sequence_classification does not generate text" "$box/err"
+    expect "$how: the command for it" says "tessera predict $1 FILE" "$box/err"
+  done
+}
+# skips_bad_records FOLDER: a model without a run has no key data.on_bad_record, but an option.
+skips_bad_records() {
+  local command
+  printf 'text,label\n,a\naaab,a\nbbba,b\n,b\n' >"$box/holes.csv"
+  for command in predict eval; do
+    local how=("$1" $([[ $command == eval ]] && echo --data) "$box/holes.csv" --threads 1)
+    "$tessera" $command "${how[@]}" >"$box/out" 2>"$box/err"
+    expect "$command: exit code 3 for an empty text" test $? -eq 3
+    expect "$command: its place" says 'holes.csv:2: "text" is empty' "$box/err"
+    expect "$command: an option that it has" says "--on-bad-record skip leaves such records out" "$box/err"
+    "$tessera" $command "${how[@]}" --on-bad-record skip >"$box/$command" 2>"$box/err" || { cat "$box/err" && exit 1; }
+    expect "$command: how many were skipped" says "2 of 4 records cannot be read" "$box/err"
+    "$tessera" $command "${how[@]}" --on-bad-record ignore >"$box/out" 2>"$box/err"
+    expect "$command: exit code 2 for another word" test $? -eq 2
+  done
+  expect "null by position" test "$(sed 's/^{"row":\([0-9]\),"label":\([^,]*\),.*/\1\2/' "$box/predict" | xargs)" = "0null 1a 2b 3null"
+  expect "the other records" says "accuracy 1.0" "$box/eval"
+  "$tessera" predict "$1" "$box/holes.csv" --on-bad-record skip --out "$box/holes.out.csv" --quiet 2>"$box/err" || exit 1
+  expect "empty cells under the columns of the others" grep -q '^0,,,,' "$box/holes.out.csv"
 }
 # evaluates_tables FOLDER: a classifier of "a" and "b" on tables of GLUE, whose labels are numbers or names.
 evaluates_tables() {
@@ -88,7 +120,9 @@ predicts() {
   expect "the input as it was" cmp "$box/new.csv" "$box/own.csv"
   printf 'id,text\n7,aaab\n8,\n9,bbba\n' >"$box/gap.csv"
   "$tessera" predict "$1" "$box/gap.csv" --out "$box/gap.jsonl" --quiet || exit 1
-  expect "the record after one that is skipped" says '{"row":2,"label":"b",' <(sed -n 2p "$box/gap.jsonl")
+  expect "a line for the record without a text" says '{"row":1,"label":null,' <(sed -n 2p "$box/gap.jsonl")
+  expect "with its columns" says '"id":8,' <(sed -n 2p "$box/gap.jsonl")
+  expect "the record after it" says '{"row":2,"label":"b",' <(sed -n 3p "$box/gap.jsonl")
   echo '{"row": 7}' >"$box/other.jsonl"
   "$tessera" predict "$1" "$box/new.csv" --out "$box/other.jsonl" 2>"$box/err"
   expect "exit code 3 for another file" test $? -eq 3
@@ -216,6 +250,9 @@ EOF
   echo '{"text": "bbbyyy"}' >"$box/new.jsonl"
   "$tessera" predict "$box/bert-2" "$box/new.jsonl" --out "$box/said.jsonl" --quiet || exit 1
   expect "both labels" grep -q '"letter":{"label":"b",.*"many":{"label":"yes",' "$box/said.jsonl"
+  mv "$box/texts.jsonl" "$box/elsewhere.jsonl"
+  "$tessera" eval "$box/bert-2" --data "$box/elsewhere.jsonl" --threads 1 >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
+  expect "the same without the training data" says "many_accuracy 1.0" "$box/eval"
   "$tessera" convert "$box/bert-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" predict "$box/folder" "$box/new.jsonl" --out "$box/folder.jsonl" --quiet || exit 1
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"

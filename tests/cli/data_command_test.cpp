@@ -253,6 +253,20 @@ TEST_F(DataCommand, RecognisesTheRecordsOfAFile) {
   EXPECT_THAT(none.err, HasSubstr("none.jsonl:1: the record has none of messages"));
 }
 
+TEST_F(DataCommand, ShowsTheTagsOfWordsByTheirNames) {
+  const std::string file = write("names.jsonl",
+                                 "{\"tokens\": [\"a\", \"b\"], \"tags\": [\"B-ORG\", \"O\"]}\n"
+                                 "{\"tokens\": [\"c\", \"d\"], \"tags\": [\"O\", \"B-ORG\"]}\n");
+
+  const Outcome shown = run_program({"data", file}), all = run_program({"data", file, "--json"});
+
+  // A tag follows the first token of its word; with the byte tokenizer that is the space before it.
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("a{+B-ORG+} {+O+}b"), HasSubstr("c{+O+} {+B-ORG+}d")));
+  const json::Value told = json::parse_strict(all.out, "stdout");
+  EXPECT_EQ(told.find("first")->items().at(0).find("tags")->dump(), R"(["B-ORG","O",null])");
+  EXPECT_EQ(told.find("first")->items().at(0).find("labels")->dump(), "[0,1,-100]");
+}
+
 TEST_F(DataCommand, ShowsTheTurnsThatATemplateMakes) {
   const Outcome o =
       run_program({"data",

@@ -104,12 +104,24 @@ refuses_what_does_not_fit() {
   expect "the option" says "--batch-tokens 0" "$box/out"
   "$tessera" embed "$box/run" "$box/lines.jsonl" >"$box/out" 2>&1 && echo "a line without a text was taken" && exit 1
   expect "the line" says "lines.jsonl:1" "$box/out"
+  printf '{"text": "a"}\n{"text": null}\n' >"$box/null.jsonl"
+  "$tessera" embed "$box/run" "$box/null.jsonl" >"$box/out" 2>&1 && echo "null was taken for a text" && exit 1
+  expect "what is there" says 'null.jsonl:2: "text" is null' "$box/out"
   "$tessera" generate "$box/run" -p a >"$box/out" 2>&1 && echo "an encoder made text" && exit 1
   return 0
+}
+names_the_line_without_a_text() {
+  model llama '"pretrain"'
+  printf 'first\n\nthird\n' >"$box/gap.txt"
+  "$tessera" embed "$box/run" "$box/gap.txt" --out "$box/gap.npy" >"$box/out" 2>&1
+  expect "exit code 3" test $? -eq 3
+  expect "the line" says "gap.txt:2: the text has no tokens" "$box/out"
+  expect "nothing is written" test ! -e "$box/gap.npy"
 }
 claim "an encoder's embeddings, as lines and as a matrix" writes_lines_and_matrices bert "$kMasked"
 claim "a decoder's embeddings, as lines and as a matrix" writes_lines_and_matrices llama '"pretrain"'
 claim "a folder of sentence-transformers says how texts are read and pooled" does_what_the_folder_says
 claim "a classifier begins with a model without a head" begins_training
 claim "what cannot be embedded is refused by name" refuses_what_does_not_fit
+claim "a line without a text is named before the first embedding" names_the_line_without_a_text
 claims_done

@@ -167,7 +167,19 @@ TEST_F(Commands, CompareWantsSomethingToCompare) {
 
   EXPECT_EQ(run("compare", {path("empty"), path("empty")}).code, 4);
   EXPECT_EQ(run("compare", {path("absent"), path("empty")}).code, 4);
-  EXPECT_EQ(run("compare", {path("empty"), make_run(path("a"))}).code, 1);
+  const fs::path made = make_run(path("a"));
+  for (const fs::path& other : {path("empty"), made / "metrics.jsonl"}) {
+    for (const auto& [a, b] : {std::pair(other, made), std::pair(made, other)}) {
+      const Ran ran = run("compare", {a.string(), b.string()});
+      EXPECT_EQ(ran.code, 4);
+      EXPECT_NE(ran.out.find(other.string() + " is neither a run nor a checkpoint"),
+                std::string::npos)
+          << ran.out;
+    }
+  }
+  // A run that was stopped before its first step.
+  write(path("empty") / "status.json", "{}");
+  EXPECT_EQ(run("compare", {path("empty"), made}).code, 1);
 }
 
 TEST_F(Commands, InspectCountsAndDigestsTheNewestCheckpoint) {

@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "support/train_runs.h"
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ATen/Parallel.h>
 
 #include "tessera/base/error.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::test {
 namespace {
@@ -115,6 +117,20 @@ TEST_F(Embed, IsTheSameWhereRanksHoldTheModelBetweenThem) {
 
 TEST_F(Embed, RefusesATextWithoutTokens) {
   EXPECT_THROW(embeddings({"a", ""}), Error);
+}
+
+TEST_F(Embed, NamesTheLineOfATextWithoutTokensBeforeItBegins) {
+  const text::TokenizerPtr tokenizer = text::make_tokenizer({});
+  const engine::EmbedOptions options{.file = "lines.txt"};
+
+  EXPECT_NO_THROW(engine::require_tokens(*tokenizer, {"a", "b"}, options));
+  try {
+    engine::require_tokens(*tokenizer, {"a", ""}, options);
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Data);
+    EXPECT_THAT(error.what(), testing::HasSubstr("lines.txt:2: the text has no tokens"));
+  }
 }
 
 /// Puts tokens before and after a text.

@@ -18,6 +18,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 json::Value with(const std::string& task) {
   return json::parse(R"({"data": {"train": "a.jsonl", "sequence_length": 8},
@@ -57,6 +58,20 @@ TEST(Task, IsSuggestedWhereItsNameIsUnknown) {
   EXPECT_THAT(refusal("\"pretrian\""), AllOf(HasSubstr("task.type"), HasSubstr("pretrain")));
   EXPECT_THAT(refusal(R"({"type": "pretrain", "params": {"labels": ["a"]}})"),
               HasSubstr("task.params.labels"));
+}
+
+// Two lines that are easily forgotten, or left over: the task, or the parameters of another one.
+TEST(Task, IsNamedWhereAnotherTaskHasParameters) {
+  EXPECT_THAT(refusal(R"("classify", "sft": {"loss_on": "all"})"),
+              AllOf(HasSubstr("sft: has parameters of the task sft, and the task is classify"),
+                    HasSubstr("set \"task\": \"sft\", or remove \"sft\""),
+                    Not(HasSubstr("unknown key"))));
+  EXPECT_THAT(refusal(R"({"type": "sft", "params": {}}, "sft": {"loss_on": "all"})"),
+              AllOf(HasSubstr("and so has task.params"), Not(HasSubstr("unknown key"))));
+  json::Value source = with("");
+  source["sft"] = json::parse(R"({"loss_on": "all"})", "c.json");
+  EXPECT_THAT([&] { make_plan(source, 1, "c.json"); },
+              testing::ThrowsMessage<Error>(HasSubstr("the task sft, and the task is pretrain")));
 }
 
 TEST(Task, ChoosesTheObjectiveOfAFamilysModel) {

@@ -84,6 +84,33 @@ TEST(Conversations, MarkChatMlByItsBuiltInTemplate) {
   EXPECT_EQ(marked, "yo<|im_end|>zz<|im_end|>");
 }
 
+// The text is that of Qwen2.5's published template for such a turn.
+TEST(Conversations, WriteCallsOfToolsInChatMl) {
+  const std::optional<ChatTemplate> chat = open_chat_template("chatml", {}, byte());
+  ASSERT_TRUE(chat);
+  const auto learned_part = [&](const std::string& turn) {
+    const data::Record record =
+        record_of(R"({"messages": [{"role": "user", "content": "h"}, )" + turn + "]}");
+    std::string out = learned(
+        ConversationTokenizer(byte(), &*chat).read(record, Form::Messages, LossOn::Auto, "text"));
+    return out.substr(out.find_first_not_of('.'),
+                      out.find_last_not_of('.') + 1 - out.find_first_not_of('.'));
+  };
+  const std::string f = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  const std::string g = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+
+  EXPECT_EQ(learned_part(R"({"role": "assistant", "content": null, "tool_calls": [
+                {"type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]})"),
+            f + "<|im_end|>");
+  EXPECT_EQ(learned_part(R"({"role": "assistant", "content": "so", "tool_calls": [
+                {"name": "f", "arguments": {"a": 1}}, {"function": {"name": "g", "arguments": {}}}]})"),
+            "so\n" + f + "\n" + g + "<|im_end|>");
+  EXPECT_EQ(learned_part(R"({"role": "assistant", "content": "so", "tool_calls": null})"),
+            "so<|im_end|>");
+  EXPECT_THAT(error_of([&] { learned_part(R"({"role": "assistant", "content": null})"); }).what(),
+              HasSubstr("file.jsonl:3"));
+}
+
 TEST(Conversations, ReadTheFormsInWhichPeopleKeepThem) {
   EXPECT_EQ(
       learned_of(

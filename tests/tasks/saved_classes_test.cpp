@@ -197,6 +197,11 @@ TEST_F(SavedClasses, OfARunStandInPlaceOfThoseOfItsData) {
   EXPECT_EQ(
       kept(R"({"heads": [{"name": "mood", "labels": ["bad", "good"]}]})", R"({"heads": ["mood"]})"),
       R"({"heads":{"mood":["bad","good"]}})");
+  EXPECT_EQ(
+      kept(
+          R"({"heads": [{"name": "mood", "labels": ["bad", "good"], "class_weights": [0.5, 1.5]}]})",
+          R"({"heads": ["mood"], "class_balance": "inverse"})"),
+      R"({"heads":{"mood":["bad","good"]},"head_class_weights":{"mood":[0.5,1.5]}})");
   EXPECT_EQ(kept("{}", R"({"text_field": "a"})"), R"({"text_field":"a"})");
 }
 

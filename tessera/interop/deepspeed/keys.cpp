@@ -164,8 +164,12 @@ class KeyReader {
   }
 
   void unknown(const json::Value& value, const std::string& key, const std::string& section) {
+    const std::string path = json::join_path(section, key);
+    const auto& told = problems_.list();
+    if (std::ranges::find(told, path, &config::Problems::Problem::path) != told.end())
+      return;  // by a check that knows more about it
     problems_.add(value.key_place,
-                  json::join_path(section, key),
+                  path,
                   "unknown key",
                   config::unknown_key_fix(key, keys_of(section, own_), own_),
                   config::Problems::Kind::Unknown);

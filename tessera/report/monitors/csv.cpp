@@ -107,6 +107,10 @@ const bool kCsvIsThere = monitors().add(
     {[](const config::Sections& all) { return all.get<CsvMonitorOptions>().enabled; },
      [](const MonitorContext& context) -> std::unique_ptr<Monitor> {
        return std::make_unique<CsvMonitor>(context);
+     },
+     [](const config::Sections& all) {
+       const auto& options = all.get<CsvMonitorOptions>();
+       return output_folder(options.output_path, options.job_name);
      }});
 
 }  // namespace

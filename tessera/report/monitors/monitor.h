@@ -60,8 +60,13 @@ struct MonitorContext {
 struct MonitorMaker {
   bool (*enabled)(const config::Sections& sections);
   std::unique_ptr<Monitor> (*make)(const MonitorContext& context);
+  /// Returns the monitor's output_folder(). Null: it has no key "output_path".
+  std::filesystem::path (*output_folder)(const config::Sections& sections) = nullptr;
 };
 Registry<MonitorMaker>& monitors();
+/// Throws Error{Io} with the key if an enabled monitor cannot write into its output_path. Creates
+/// nothing.
+void require_writable_outputs(const config::Sections& sections);
 
 /// Describes the keys "output_path" and "job_name" of a section: `what` ("csv files") is written in
 /// `folder` of the run folder by default.
@@ -70,7 +75,10 @@ void describe_folder(config::Fields& fields,
                      std::optional<std::string>& job_name,
                      const std::string& what,
                      const std::string& folder);
-/// Returns the folder of a monitor's files: `output_path`/`job_name` as in DeepSpeed, else `name`
+/// Returns `output_path`/`job_name` as in DeepSpeed; empty if `output_path` is.
+std::filesystem::path output_folder(const std::string& output_path,
+                                    const std::optional<std::string>& job_name);
+/// Returns the folder of a monitor's files: output_folder(), else `name`
 /// in the run folder.
 std::filesystem::path monitor_folder(const MonitorContext& context,
                                      const std::string& output_path,

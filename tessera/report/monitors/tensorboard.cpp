@@ -246,6 +246,10 @@ const bool kTensorboardIsThere = monitors().add(
     {[](const config::Sections& all) { return all.get<TensorboardOptions>().enabled; },
      [](const MonitorContext& context) -> std::unique_ptr<Monitor> {
        return std::make_unique<TensorboardMonitor>(context);
+     },
+     [](const config::Sections& all) {
+       const auto& options = all.get<TensorboardOptions>();
+       return output_folder(options.output_path, options.job_name);
      }});
 
 }  // namespace
