@@ -9,13 +9,14 @@ The names of models and data sets in them are looked for in TESSERA_MODELS and T
 folders with small stand-ins, OWNER/MODEL with a config.json of the same model_type, and
 OWNER/DATA/train.jsonl. Files that Megatron-LM's and DeepSpeed's commands name are replaced by those
 in the folder --stand: vocab.json, merges.txt, bert-vocab.txt, spm.model, tiktoken.json,
-text_document.bin and .idx, ds.json. Each command is read with --dry-run. For each program the number of
-commands, of those without an unknown option, of those that start, and the reasons of the others.
+text_document.bin and .idx (long enough for samples of 32,000 tokens, all below 60), ds.json. Shell scripts
+are expanded by a restricted bash without programs. Each command is read with --dry-run. For each program the number of
+commands, of those without an unknown option, of those that start and of those that would with more memory,
+and the reasons of the others.
 """
 import argparse
-import ast
 import collections
-import operator
+import math
 import os
 import pathlib
 import re
@@ -44,7 +45,8 @@ def llamafactory(clone):
 
 def torchtitan(clone):
     for file in files(clone, "torchtitan/models/*/train_configs/*.toml"):
-        yield ["torchrun", "--nproc_per_node=8", "-m", "torchtitan.train", "--job.config_file", file]
+        if "/flux/" not in file:  # pictures, with a script of their own
+            yield ["torchrun", "--nproc_per_node=8", "-m", "torchtitan.train", "--job.config_file", file]
 
 
 def trl(clone):
@@ -72,7 +74,10 @@ STAND_INS = {"vocab-file": "vocab.json", "merge-file": "merges.txt", "data-path"
 
 def with_stand_ins(words):
     """The words, in which files that an option names are those of the folder --stand."""
-    out = list(words)
+    out = []
+    for word in words:
+        name, _, value = word.partition("=")
+        out += [name, value] if name.lstrip("-") in STAND_INS and value else [word]
     pairs = any("bert" in word or "t5" in word for word in words if word.endswith(".py"))
     i = -1
     while (i := i + 1) < len(out) - 1:
@@ -84,12 +89,20 @@ def with_stand_ins(words):
             name = "bert-vocab.txt"
         if name == "spm.model" and "TikTokenizer" in words:
             name = "tiktoken.json"
-        if name == "spm.model" and ("/" not in out[i + 1] or "$" not in out[i + 1]) and "/mnt" not in out[i + 1]:
+        if name == "spm.model" and not re.search(r"\$.*/|/.*\$|/mnt|\.model$", out[i + 1]):
             continue  # the name of a model
         out[i + 1] = str(STAND / name)
         while name == "text_document" and i + 2 < len(out) and not out[i + 2].startswith("-"):
             del out[i + 2]
     return out
+
+
+def ranks_of(words):
+    """8 ranks, or those of the smallest layout if it needs another number: tests of two machines name none."""
+    sizes = [int(words[words.index(f"--{name}-parallel-size") + 1]) for name in
+             ("tensor-model", "pipeline-model", "context") if f"--{name}-parallel-size" in words]
+    needed = math.prod(sizes)
+    return "8" if 8 % needed == 0 else str(needed)
 
 
 def megatron(clone):
@@ -108,72 +121,89 @@ def megatron(clone):
             if value == "false":
                 continue
             words += [name] if value == "true" else [name, *shlex.split(value)]
-        words = ["out" if "$" in word or word.startswith("/mnt") else word for word in with_stand_ins(words)]
+        words = with_stand_ins(words)
+        words = [("1" if before == "--seed" else "out") if "$" in word or word.startswith("/mnt") else word
+                 for before, word in zip([""] + words, words)]
+        words[2] = ranks_of(words)
         if len(words) > 10 and tuple(words) not in found:
             found.add(tuple(words))
             yield words
 
 
-def arithmetic(text):
-    """The value of sums and products of whole numbers; the text itself if it is anything else."""
-    operations = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv}
+NAMES = ("deepspeed", "torchrun", "python", "python3", "srun")
+PRELUDE = "".join(f"{name}() {{ printf '%s\\0' {name} \"$@\"; printf '\\n'; }}\n" for name in NAMES) + """
+whoami() { echo user; }
+hostname() { echo localhost; }
+date() { echo today; }
+nvidia-smi() { for i in 0 1 2 3 4 5 6 7; do echo GPU; done; }
+awk() { echo 2000000; }
+ds_ssh() { echo; echo; nvidia-smi; }
+wc() { local lines; mapfile -t lines; echo ${#lines[@]}; }
+command_not_found_handle() { :; }
+cd() { :; }
+source() { :; }
+kill() { :; }
+PATH=/nowhere
+set -r
+"""
 
-    def value(node):
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        return operations[type(node.op)](value(node.left), value(node.right))
 
-    try:
-        return str(value(ast.parse(text.strip(), mode="eval").body))
-    except (SyntaxError, KeyError, AttributeError, ZeroDivisionError):
-        return text
+def without_files(text):
+    """A shell script without redirections to files; places that a reader fills in (<PATH TO DATA>) become names."""
+    text = re.sub(r"(?<!<)<\s*([A-Za-z][^<>\n|&]*?)\s*>", lambda match: re.findall(r"[\w.-]+", match.group(1))[-1], text)
+    text = re.sub(r"\s(?:&>>?|[12]?>>?)[ \t]*(?!&)(?:\"[^\"\n]*\"|[^\s;)\"']+)", " ", text)
+    text = re.sub(r"^ACTOR_MODEL_PATH=\s*#", "ACTOR_MODEL_PATH=$1 #", text, flags=re.M)
+    text = re.sub(r"^CRITIC_MODEL_PATH=\s*#", "CRITIC_MODEL_PATH=$2 #", text, flags=re.M)
+    return re.sub(r"\s2>&1|\|\s*tee\s[^\n\"']*", " ", text)
 
 
-def shell(clone, pattern, scripts):
-    """Commands of shell scripts, with the values that the script itself gives to its variables."""
+def shell(clone, pattern, scripts, arguments=lambda file: []):
+    """Commands of shell scripts as bash expands them: a restricted shell without any program, in which the names of
+    launchers are functions that print their words."""
     for file in files(clone, pattern):
-        values = {"HOSTNAME": "here", "PWD": ".", "1": "", "2": "", "@": ""}
-        lines = re.sub(r"\\\s*\n", " ", (clone / file).read_text(errors="replace")).splitlines()
-
-        def put(text):
-            def value(match):
-                name, _, usual = (match.group(1) or match.group(2)).partition(":-")
-                return values.get(name) or usual
-            for _ in range(4):
-                text = re.sub(r"\$\{([\w@]+(?::-[^}]*)?)\}|\$(\w+|@)", value, text)
-            return re.sub(r"\$\(\((.*?)\)\)(?=\D|$)", lambda match: arithmetic(match.group(1)), text)
-
-        for line in lines:
-            line = line.strip()
-            line = line.removeprefix("export ")
-            given = re.match(r"(\w+)=(\"[^\"]*\"|'[^']*'|\S*)\s*(?:#.*)?$", line)
-            if given and not re.search(r"\b(deepspeed|torchrun|python\d?)\b.*(%s)" % scripts, line):
-                values[given.group(1)] = put(given.group(2).strip("\"'"))
-                continue
-            text = put(line.strip("\"'"))
-            text = re.sub(r"^\w+=[\"']?(?=deepspeed|torchrun|python)", "", text)
-            text = re.sub(r"\s(&>|2>|>|\|).*", "", text)
-            if not re.match(r"(deepspeed|torchrun|python\d?)\b", text) or not re.search(scripts, text):
-                continue
-            try:
-                words = shlex.split(text, comments=True)
-            except ValueError:
-                continue
-            yield file, [word for word in words if word]
+        text = (clone / file).read_text(errors="replace")
+        if not re.search(scripts, text):
+            continue
+        given = arguments(file)
+        done = subprocess.run(["bash", "--noprofile", "--norc", "-c", PRELUDE + without_files(text), file, *given],
+                              cwd=clone / pathlib.Path(file).parent, env={"HOME": "/home/user", "HOSTNAME": "localhost",
+                              "USER": "user"}, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=20)
+        for line in done.stdout.split("\0\n"):
+            words = line.split("\n")[-1].split("\0") if "\0" in line else []
+            if "sh" in words and "-c" in words:  # srun ... sh -c 'COMMAND'
+                words = shlex.split(words[words.index("-c") + 1])
+            at = next((i for i, word in enumerate(words) if re.search(scripts, word)), 0)
+            if at:
+                words[at] = re.sub(r"^.*/(?=\w+\.py$)", "", words[at])
+                yield file, words
 
 
 def megatron_deepspeed(clone):
-    for _, words in shell(clone, "examples*/**/*.sh", r"pretrain_(gpt|bert|t5)\.py"):
-        yield with_stand_ins(words)
+    """Its base scripts take a learning rate and a length as their first arguments."""
+    def arguments(file):
+        return ["2e-4", "300" if "gpt" in file else "2"] if "base_script" in file else []
+
+    for _, words in shell(clone, "examples*/**/*.sh", r"pretrain_(gpt|bert|t5)\.py", arguments):
+        if len(words) > 10:
+            yield with_stand_ins(words)
 
 
 def deepspeed_chat(clone):
-    """Its scripts are started in the folder of their step."""
-    for file, words in shell(clone, "applications/DeepSpeed-Chat/training/*/training_scripts/**/*.sh", r"main\.py"):
-        at = words.index("main.py") if "main.py" in words else -1
-        if at >= 0:
-            words[at] = file.split("/training_scripts/")[0] + "/main.py"
-            yield words
+    """Its scripts are started in the folder of their step; the models of the third step are their first arguments."""
+    def arguments(file):
+        if "step3" not in file:
+            return []
+        actor = "meta-llama/Llama-2-7b-hf" if "llama2" in file else "facebook/opt-1.3b"
+        models = [actor, actor if "llama2" in file else "facebook/opt-350m"]
+        return models + ["2", "2", "true", "false", "false", "false", "out"] if "sweep" in file else models
+
+    scripts = "applications/DeepSpeed-Chat/training/*/training_scripts/**/*.sh"
+    for file, words in shell(clone, scripts, r"main\.py", arguments):
+        words[words.index("main.py")] = file.split("/training_scripts/")[0] + "/main.py"
+        yield words
+
+
+NEEDS_MEMORY = 5  # the exit status
 
 
 def reason(errors):
@@ -207,12 +237,14 @@ def main():
             count["commands"] += 1
             count["known"] += "is not an option of" not in done.stderr
             count["start"] += done.returncode == 0
+            count["memory"] += done.returncode == NEEDS_MEMORY
             if done.returncode != 0:
                 reasons[reason(done.stderr)] += 1
             if listed:
                 print(done.returncode, reason(done.stderr) if done.returncode else "", shlex.join(words), sep="\t",
                       file=listed, flush=True)
-        print(f"{name}: {count['commands']} commands, {count['known']} without an unknown option, {count['start']} start")
+        print(f"{name}: {count['commands']} commands, {count['known']} without an unknown option, "
+              f"{count['start']} start, {count['memory']} need more memory than this machine has")
         for text, times in reasons.most_common(args.reasons):
             print(f"  {times:4} {text}")
 

@@ -170,7 +170,12 @@ class Search {
 
   void try_preset(const std::string& name, const Plan& plan) {
     const std::string text = "model.preset " + name;
-    if (!offer(plan, text)) smaller_micro(plan, plan.layout(), text + ", ");
+    try {
+      if (!offer(plan, text)) smaller_micro(plan, plan.layout(), text + ", ");
+    } catch (const Error& error) {
+      // Its heads cannot be divided over the tensor-parallel ranks: it is no proposal.
+      if (error.kind() != Error::Kind::Config) throw;
+    }
   }
 
   const Plan& plan_;

@@ -552,6 +552,13 @@ TEST_F(Commands, OfMegatronHaveItsExperts) {
   EXPECT_EQ(key(read(spread), "parallel.expert_tensor"), "2") << "the default there";
   EXPECT_EQ(key(read(spread + "--expert-tensor-parallel-size 1"), "parallel.expert_tensor"),
             "none");
+  EXPECT_EQ(key(read(spread + "--sequence-parallel"), "parallel.sequence"), "none")
+      << "experts hold whole tokens";
+  EXPECT_THAT(read(spread + "--sequence-parallel").notes,
+              testing::Contains(HasSubstr("beside experts")));
+  EXPECT_EQ(
+      key(read(llama + "--tensor-model-parallel-size 2 --sequence-parallel"), "parallel.sequence"),
+      "true");
   EXPECT_THAT(refusal(llama + "--num-experts 4 --moe-layer-freq [1]"), HasSubstr("names 1 layers"));
   // With layer norms and learned positions they are those of GPT-2.
   const std::string plain = std::string(kGpt) + "--train-iters 5 --lr 1e-3 --num-experts 4 ";

@@ -266,6 +266,20 @@ TEST(MemoryChecks, RefuseGpt3WithBothNumbersAndSmallerPresets) {
   }
 }
 
+TEST(MemoryChecks, PassOverPresetsWhoseHeadsCannotBeDivided) {
+  // 96 heads over 32 ranks; the smaller presets have 12 to 40.
+  const Plan plan =
+      plan_of("gpt3", R"("train_batch_size": 1, "parallel": {"tensor": {"size": 32}})", 32);
+
+  try {
+    check_memory(plan, 8 * kGiB);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(exit_code(error.kind()), 5) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("32 ranks"));
+  }
+}
+
 TEST(MemoryChecks, ChangesThatAreOfferedFit) {
   const Plan plan = plan_of("gpt2-small", R"("train_batch_size": 64)", 2);
 

@@ -383,7 +383,23 @@ void set_precision(Meaning& meaning) {
 
 // ---- layout ----
 
+// Ranks that share a layer of experts hold whole tokens here: there the switch, which saves memory
+// and changes no result, has no effect.
+void set_sequence_parallel(Meaning& meaning) {
+  if (!meaning.is_on("@sequence_parallel")) return;
+  const Setting* const from = meaning.find("@sequence_parallel");
+  if (meaning.given("@experts") == nullptr) {
+    meaning.copy("parallel.sequence", from);
+  } else {
+    meaning.note(fmt::format(
+        "{} has no effect beside experts: every rank of parallel.tensor holds whole tokens, which "
+        "gives the same result and needs more memory",
+        from->flag));
+  }
+}
+
 void set_layout(Meaning& meaning) {
+  set_sequence_parallel(meaning);
   if (meaning.is_on("@selective"))
     set_word(
         meaning, "activation_checkpointing.granularity", "selective", meaning.find("@selective"));
