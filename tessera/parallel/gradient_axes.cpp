@@ -2,9 +2,12 @@
 #include "tessera/parallel/gradient_axes.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include <ATen/ATen.h>
 
+#include "tessera/comm/message_channels.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
@@ -14,6 +17,28 @@ namespace {
 constexpr int kTied = 0x7469;
 
 }  // namespace
+
+void open_channels_of_tied(comm::World& world, ModelInstance& model) {
+  auto* const transport = dynamic_cast<comm::MessageChannels*>(&world.transport());
+  if (transport == nullptr) return;
+  const comm::Group& column = world.group({mesh::Axis::Pp});
+  std::set<std::pair<int, int>> ends;  // in an order that is the same on all ranks
+  for (const FlatGroup& group : model.groups()) {
+    if (!group.trainable || !group.across_stages()) continue;
+    const int first = group.use_stages.front();
+    for (const int stage : group.use_stages) {
+      if (stage == first || (column.index != first && column.index != stage)) continue;
+      ends.emplace(first, stage);
+      ends.emplace(stage, first);
+    }
+  }
+  std::vector<comm::MessageChannel> channels;
+  for (const auto& [from, to] : ends)
+    channels.push_back({column.ranks[static_cast<std::size_t>(from)],
+                        column.ranks[static_cast<std::size_t>(to)],
+                        kTied});
+  transport->open_channels(channels, TESSERA_HERE("channels of tied parameters"));
+}
 
 void add_over_stages(comm::World& world,
                      const FlatGroup& group,

@@ -17,6 +17,9 @@ namespace tessera::parallel {
 /// Returns this rank's sum of a flat group's gradient, in the accumulation dtype.
 using SumOfGroup = std::function<const at::Tensor&(std::size_t group)>;
 
+/// Prepares the channels of the messages of add_over_stages() where the transport can. Collective
+/// over the stages.
+void open_channels_of_tied(comm::World& world, ModelInstance& model);
 /// Sums the gradients of a trainable group with a tied parameter that several stages use. The stage
 /// of the first use adds the uses in the order of their blocks, as one rank would, and sends the
 /// sum to the other stages. `sums`: the sums of this stage's uses; the first one receives the

@@ -91,6 +91,7 @@ GradientReduction::GradientReduction(comm::World& world,
   const memory::ScopedTag tag(memory::Tag::Gradients);
   if (options_.keeps_residuals(dense_.fold->size()))
     residuals_.emplace(*model_.only_fold("error feedback").fold, model_);
+  open_channels_of_tied(world_, model_);
   allocate();
 }
 

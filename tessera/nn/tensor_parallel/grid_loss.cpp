@@ -83,8 +83,10 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const comm::Group& sharers = along({spread.channels}, context);
     const std::int64_t first = mesh::even_cut(V, info.unit, sharers.size(), sharers.index).first;
     const at::Tensor logits = logits_BRV.view({labels.numel(), logits_BRV.size(2)});
-    const double own = one_d::cross_entropy_(
-        logits, labels, first, V, label_smoothing, context.training(), sharers, context);
+    const double own =
+        one_d::cross_entropy_(
+            logits, labels, first, V, label_smoothing, context.training(), sharers, context)
+            .item<double>();
     double total = 0;
     for (const double part : tensor.world->all_gather(
              along(spread.samples(), context), {own}, TESSERA_HERE("losses of the samples")))

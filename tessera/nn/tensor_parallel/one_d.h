@@ -51,17 +51,17 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           StepContext& context,
                                           double softcap = 0.0);
 
-/// The sum of the cross-entropies of rows whose logits [N, V / ranks] are distributed over the
-/// ranks of `group`; this rank has the columns from `first` on. The logits are overwritten: if
+/// The sum of the cross-entropies [] fp64 of rows whose logits [N, V / ranks] are distributed over
+/// the ranks of `group`; this rank has the columns from `first` on. The logits are overwritten: if
 /// `want_grad`, with the gradient.
-double cross_entropy_(const at::Tensor& logits_NV,
-                      const at::Tensor& labels_N,
-                      std::int64_t first,
-                      std::int64_t vocab,
-                      double label_smoothing,
-                      bool want_grad,
-                      const comm::Group& group,
-                      StepContext& context);
+at::Tensor cross_entropy_(const at::Tensor& logits_NV,
+                          const at::Tensor& labels_N,
+                          std::int64_t first,
+                          std::int64_t vocab,
+                          double label_smoothing,
+                          bool want_grad,
+                          const comm::Group& group,
+                          StepContext& context);
 
 /// Posts what cross_entropy_() exchanges for this number of rows whose logits are on meta.
 void post_shape_of_measures(std::int64_t rows, const comm::Group& group, StepContext& context);

@@ -11,6 +11,7 @@
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/linear.h"
+#include "tessera/ops/reduce_parts.h"
 #include "tessera/tensor/upload.h"
 
 namespace tessera::nn::one_d {
@@ -60,22 +61,27 @@ class Share {
     return out;
   }
 
-  /// The loss of all rows, in order; `all_R4N`: the result of measure() on every rank.
-  double loss(const at::Tensor& all_R4N, std::int64_t vocab) {
+  /// The loss of all rows [] fp64 on the device of the logits, added in order, so that it has the
+  /// same bits on every device; `all_R4N`: the result of measure() on every rank.
+  at::Tensor loss(const at::Tensor& all_R4N, std::int64_t vocab) {
     const at::Tensor largest = all_R4N.select(1, 0), most = largest.amax(0);
     const at::Tensor total = (all_R4N.select(1, 1) * (largest - most).exp()).sum(0);
     // Label smoothing adds the mean over the whole vocabulary.
-    const at::Tensor losses = total.log() + most -
-                              (1.0 - smoothing_) * all_R4N.select(1, 2).sum(0) -
-                              smoothing_ / static_cast<double>(vocab) * all_R4N.select(1, 3).sum(0);
+    at::Tensor losses = total.log() + most - (1.0 - smoothing_) * all_R4N.select(1, 2).sum(0) -
+                        smoothing_ / static_cast<double>(vocab) * all_R4N.select(1, 3).sum(0);
     factor_ = ((largest_ - most).exp() / total).to(at::kFloat).unsqueeze(1);
-    // In this order on every device.
-    const at::Tensor of_rows = losses.cpu();
-    const double* loss = of_rows.const_data_ptr<double>();
-    double sum = 0;
+    const at::Tensor sum = at::zeros({1}, losses.options());
+    if (!losses.is_cpu()) {
+      // By a kernel of the device, because the host would have to wait for the numbers.
+      losses = losses.unsqueeze(1).masked_fill_(ignored_N1_, 0.0).contiguous();
+      if (rows() > 0) ops::reduce_parts(losses, comm::Op::Sum, /*accumulate=*/true, sum);
+      return sum[0];
+    }
+    const double* loss = losses.const_data_ptr<double>();
+    double& all = *sum.data_ptr<double>();
     for (std::int64_t n = 0; n < rows(); ++n)
-      sum += labels_[n] == ops::kIgnoreLabel ? 0.0 : loss[n];
-    return sum;
+      all += labels_[n] == ops::kIgnoreLabel ? 0.0 : loss[n];
+    return sum[0];
   }
 
   /// Overwrites the logits with d loss / d logits; call after loss().
@@ -127,16 +133,16 @@ void post_shape_of_measures(std::int64_t rows, const comm::Group& group, StepCon
       group, shape(1), shape(group.size()), detail::site(context, "loss")));
 }
 
-double cross_entropy_(const at::Tensor& logits_NV,
-                      const at::Tensor& labels_N,
-                      std::int64_t first,
-                      std::int64_t vocab,
-                      double label_smoothing,
-                      bool want_grad,
-                      const comm::Group& group,
-                      StepContext& context) {
+at::Tensor cross_entropy_(const at::Tensor& logits_NV,
+                          const at::Tensor& labels_N,
+                          std::int64_t first,
+                          std::int64_t vocab,
+                          double label_smoothing,
+                          bool want_grad,
+                          const comm::Group& group,
+                          StepContext& context) {
   Share share(logits_NV, labels_N, first, label_smoothing);
-  const double loss = share.loss(all_of(share.measure(), group, "loss", context), vocab);
+  const at::Tensor loss = share.loss(all_of(share.measure(), group, "loss", context), vocab);
   if (want_grad) share.gradient(vocab);
   return loss;
 }
@@ -164,21 +170,21 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
   }
   const at::Tensor labels = labels_N.contiguous();
   ops::CrossEntropyOut out;
-  double loss_sum = 0.0;
+  out.loss_sum = at::zeros({}, x_NC.options().dtype(at::kDouble));
   out.count = ops::count_labels(labels, V);
   if (want_grad && narrow) out.dlogits_NV = at::empty({N, weight.size(0)}, x_NC.options());
   for (std::int64_t row = 0; row < N; row += step) {
     const std::int64_t rows = std::min(step, N - row);
     const at::Tensor logits = ops::linear(x_NC.narrow(0, row, rows), weight, bias_V, at::kFloat),
                      slope = ops::soft_cap_(logits, softcap, want_grad);
-    loss_sum += cross_entropy_(logits,
-                               labels.narrow(0, row, rows),
-                               info.held().begin.front(),
-                               V,
-                               label_smoothing,
-                               want_grad,
-                               *context.tensor->group,
-                               context);
+    out.loss_sum += cross_entropy_(logits,
+                                   labels.narrow(0, row, rows),
+                                   info.held().begin.front(),
+                                   V,
+                                   label_smoothing,
+                                   want_grad,
+                                   *context.tensor->group,
+                                   context);
     if (!want_grad) continue;
     if (slope.defined()) logits.mul_(slope);
     if (narrow) {
@@ -187,7 +193,6 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
       out.dlogits_NV = logits;  // for all rows
     }
   }
-  out.loss_sum = at::scalar_tensor(loss_sum, x_NC.options().dtype(at::kDouble));
   return out;
 }
 

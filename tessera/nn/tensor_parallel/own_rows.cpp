@@ -28,16 +28,23 @@ OwnRows own_rows(const at::Tensor& ids_N, const ParamInfo& table) {
   check_ids(ids_N, table.shape.front());
   const mesh::Box box = table.held();
   const std::int64_t first = box.begin.front(), last = box.end.front();
-  OwnRows out;
-  out.elsewhere_N = ids_N.lt(first).bitwise_or_(ids_N.ge(last));
-  out.rows_N = (ids_N - first).masked_fill_(out.elsewhere_N, 0);
+  // The batch is known on the host, so that neither the number of tokens nor checks of rows make
+  // the host wait for a device.
+  const at::Tensor ids = ids_N.is_meta() ? ids_N : host_values(ids_N);
+  const at::Device device = ids_N.device();
+  const at::Tensor elsewhere = ids.lt(first).bitwise_or_(ids.ge(last)),
+                   rows = (ids - first).masked_fill_(elsewhere, 0);
+  OwnRows out{on_device(rows, device), on_device(elsewhere, device), {}, {}};
+  if (ids.is_meta()) return out;
+  const at::Tensor here = elsewhere.logical_not().nonzero().squeeze(1);
+  out.here_M = on_device(here, device);
+  out.rows_here_M = on_device(rows.index_select(0, here), device);
   return out;
 }
 
 RowGradients gradients_of(const OwnRows& own, const at::Tensor& dy_NC) {
   if (dy_NC.is_meta()) return {at::empty_like(dy_NC), at::empty_like(own.rows_N)};
-  const at::Tensor here = own.elsewhere_N.logical_not().nonzero().squeeze(1);
-  return {dy_NC.index_select(0, here), own.rows_N.index_select(0, here)};
+  return {dy_NC.index_select(0, own.here_M), own.rows_here_M};
 }
 
 }  // namespace tessera::nn

@@ -12,6 +12,8 @@ struct OwnRows {
   /// Rows within this rank's part of the table; 0 for tokens of other ranks.
   at::Tensor rows_N;
   at::Tensor elsewhere_N;  ///< true for tokens of other ranks
+  /// The tokens whose rows this rank holds, as indices, and their rows; undefined on meta.
+  at::Tensor here_M, rows_here_M;
 };
 /// Throws Error{Data} for a token that is outside the whole table.
 OwnRows own_rows(const at::Tensor& ids_N, const ParamInfo& table);
