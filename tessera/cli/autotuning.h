@@ -26,7 +26,7 @@ struct AutotuningBlock {
   std::filesystem::path results = "autotuning_results", experiments = "autotuning_exps";
   /// Keys of the trials' configurations to flags that also get their values.
   std::map<std::string, std::string> mappings;
-  /// What the user states about the model: members of model_info that are compared with it.
+  /// Members of model_info, which are compared with the model.
   std::map<std::string, std::int64_t> model_info;
   std::filesystem::path metric_path;      ///< also receives the metrics of the winner
   std::filesystem::path model_info_path;  ///< also receives the facts about the model

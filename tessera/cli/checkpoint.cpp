@@ -48,7 +48,7 @@ std::vector<fs::path> some_at(const fs::path& path) {
   return found;
 }
 
-/// Of a run that has written none yet, nothing.
+/// Returns the checkpoints of a run or folder; none for a run that has written none yet.
 std::vector<fs::path> listed_at(const fs::path& path) {
   std::error_code ignored;
   const bool of_run = fs::exists(path / "status.json", ignored) ||

@@ -60,8 +60,8 @@ std::string format_of(Meaning& meaning, const json::Value& entry, const std::str
   return "";
 }
 
-// What members of messages are called there and here: roles by "role" or "from", texts by
-// "content" or "value", thoughts by names that chat templates know.
+// Checks the names of the members of messages: the role is "role" or "from", the text "content" or
+// "value", and thoughts have one of the names that chat templates know.
 void check_messages(Meaning& meaning, const json::Value& entry, const std::string& place) {
   static constexpr std::array<std::string_view, 3> kThoughts = {
       "reasoning_content", "thinking", "reasoning"};

@@ -58,7 +58,7 @@ std::string add_numbered(Foreign& out,
   return counts_in(file.tensors, file.values, kPlainState, names, file.path).difference();
 }
 
-/// Whether DeepSpeed made a group for experts
+/// Returns true for a parameter group that DeepSpeed made for experts
 /// (split_params_into_different_moe_groups_for_optimizer).
 bool is_of_experts(const json::Value& group) {
   const json::Value* const moe = group.is_object() ? group.find("moe") : nullptr;

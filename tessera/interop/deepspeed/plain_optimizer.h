@@ -11,7 +11,7 @@
 
 namespace tessera::interop::deepspeed {
 
-/// Where a file keeps the state.
+/// The path of the optimizer's state within a file.
 inline constexpr const char* kPlainState = "optimizer.state";
 
 /// Stage 0 in fp32: adds the state in `model` to `out`, which has the weights. Returns the reason

@@ -228,7 +228,7 @@ class Model {
           "{} is {}, and its table of tokens has {} rows", key("vocab_size"), *said, rows));
   }
 
-  /// What follows from the number of layers has as many parts.
+  /// Refuses more layers than tensors, before lists with an entry for each layer are made.
   void check_layers() {
     const std::int64_t layers = one_count("block_count").value_or(0);
     if (layers < 0 || layers > std::ssize(file_->tensors()))
