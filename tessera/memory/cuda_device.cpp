@@ -98,8 +98,8 @@ void load() {
   static const bool once = [] {
     // The order of nvidia-smi, in which the driver was asked.
     setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", /*overwrite=*/0);
-    // As many hardware queues as there are, so that streams that wait for other ranks hold up none
-    // of the others (transports/nccl.h).
+    // CUDA gets all hardware queues that there are, so that streams that wait for other ranks do
+    // not hold up the others (transports/nccl.h).
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
     // With this workspace products of cuBLAS give the same bits in every run.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);

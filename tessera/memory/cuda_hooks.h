@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libtorch keeps of CUDA in a process, brought up to date when its library is loaded later.
+// Updates the facts about CUDA that libtorch keeps in a process whose CUDA library is loaded later.
 #pragma once
 
 namespace tessera::memory {

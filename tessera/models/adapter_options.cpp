@@ -226,7 +226,7 @@ bool means_module(std::string_view written, std::string_view module) {
 
 AdapterRules::AdapterRules(const AdapterOptions& options) : options_(options) {
   const json::Value& targets = options.targets;
-  // As in PEFT, target_parameters alone mean no other layers.
+  // target_parameters without targets adapt no layers, which is what PEFT does.
   all_linear_ = (targets.is_null() && options.target_parameters.empty()) ||
                 (targets.is_string() && targets.as_string() == "all-linear") ||
                 (targets.is_array() && targets.items().size() == 1 &&

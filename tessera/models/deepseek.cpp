@@ -233,7 +233,7 @@ GgufNames deepseek_gguf_names(std::string architecture,
   set_module(names, "blk.*.attn_q_b", attention + ".q_b_proj");
   set_module(names, "blk.*.attn_kv_a_mqa", attention + ".kv_a_proj_with_mqa");
   set_module(names, "blk.*.attn_kv_a_norm", attention + ".kv_a_layernorm");
-  // As older files have it; what is written is in parts.
+  // Older files hold this matrix whole; files that are written hold its two parts.
   set_module(names, "blk.*.attn_kv_b", attention + ".kv_b_proj");
   names.parts.push_back({.theirs = attention + ".kv_b_proj.weight",
                          .files = {"blk.*.attn_k_b.weight", "blk.*.attn_v_b.weight"},

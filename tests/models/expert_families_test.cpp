@@ -300,7 +300,7 @@ TEST(ExpertFamilies, RefuseAdaptersThatExpertsCannotHave) {
               HasSubstr("has an adapter by adapter.targets too"));
 }
 
-// As in PEFT, target_parameters alone adapt nothing else, and exclusion is about layers.
+// PEFT does the same: target_parameters alone adapt nothing else, and exclusion is about layers.
 TEST(ExpertFamilies, AdaptOnlyTargetParametersIfNoLayersAreNamed) {
   const auto adapted = [](const std::string& targets) {
     std::vector<std::string> out;

@@ -187,7 +187,7 @@ json::Value pattern_of(const TokenizerSplit& known) {
       {{"type", text("Sequence")}, {"pretokenizers", json::Value::array(std::move(steps))}});
 }
 
-/// Whether a text is normalized to NFC, or not at all; nothing for other normalizers.
+/// Returns true for a normalizer that is NFC, false for none, and std::nullopt for any other.
 std::optional<bool> has_nfc(const json::Value* normalizer) {
   if (normalizer == nullptr || normalizer->is_null()) return false;
   if (!normalizer->is_object()) return std::nullopt;

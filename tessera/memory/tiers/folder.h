@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system knows of the folder in which a tier keeps its files.
+// Facts about the folder in which a tier keeps its files: its disk, and whether it is on a network.
 #pragma once
 
 #include <cstdint>
