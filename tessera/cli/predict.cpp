@@ -166,6 +166,7 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
   }
   if (!words.map.empty()) options.map = json::parse(words.map, "--map");
   options.map_may_miss = true;
+  options.drop_duplicates = false;  // every record has a prediction
   words.bad_records.apply(options, *out.task);
   out.micro_batch = words.batch.value_or(out.micro_batch);
   naming_bad_record_flag([&] {

@@ -34,6 +34,7 @@ struct Record {
 struct RecordOptions {
   bool replace_invalid_utf8 = false;  ///< by U+FFFD, instead of an error
   bool skip_bad = false;              ///< counts and skips an invalid record
+  bool skip_equal = false;  ///< for datasets of tasks: skips records that equal an earlier one
   /// Maps the tasks' field names to those of the files: {"prompt", "question"}. A nested field is
   /// written with dots: "answer.text".
   std::map<std::string, std::string> map;

@@ -253,6 +253,10 @@ void DataOptions::describe(config::Fields& fields) {
                {.text = "Handling of a record that cannot be read: stop reports its place, skip "
                         "skips and counts it.",
                 .choices = {"stop", "skip"}});
+  fields.field("drop_duplicates",
+               drop_duplicates,
+               {.text = "Leave out records that equal an earlier one of data.train, or of the data "
+                        "that is evaluated."});
   fields.field("streaming",
                streaming,
                {.text = "Read data.train from its files while training, for data that does not fit "

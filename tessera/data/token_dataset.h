@@ -41,6 +41,7 @@ struct DataOptions {
   bool map_may_miss = false;    ///< not a key: records may lack fields of `map`, such as labels
   std::string format = "auto";  ///< the kind of records
   std::string on_bad_record = "stop";
+  bool drop_duplicates = false;
   std::int64_t streaming = 0;  ///< files whose samples are shuffled together; 0: no streaming
   /// True if a part of data.train is held out for evaluations.
   [[nodiscard]] bool holds_out() const { return validation_fraction > 0.0 || folds.has_value(); }

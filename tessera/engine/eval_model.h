@@ -35,6 +35,7 @@ class EvalModel {
 
   [[nodiscard]] parallel::Executor& executor() { return state_.executor(); }
   [[nodiscard]] comm::World& world() { return world_; }
+  [[nodiscard]] std::int64_t steps() const { return state_.steps(); }
 
   /// True if this rank takes part when a text is generated. If weights are sharded, layers are
   /// split, experts are divided, or stages pass flows on, all ranks that take part generate the

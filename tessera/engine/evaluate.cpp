@@ -127,6 +127,7 @@ EvalReport evaluate(parallel::Executor& executor,
     for (std::int64_t s = i * micro_batch; s < end; ++s)
       indices.push_back(s);
     nn::StepContext context(nn::Mode::Eval, 0);
+    context.step = rounds.step;
     context.want_logits = predicts;
     nn::Batch batch = make_batch(world, dataset, indices, indices);
     if (shared != nullptr) batch = nn::own_tokens(batch, *shared, executor.model().objective());

@@ -41,6 +41,7 @@ std::string counted_by(const data::Dataset& dataset, const models::ObjectiveChoi
 /// most one batch.
 struct EvalRounds {
   std::function<void()> before = {}, after = {};
+  std::int64_t step = 0;  ///< number of updates made before
 };
 
 /// Mean loss and terms over the first `samples` samples in batches of `micro_batch`. Collective.

@@ -45,12 +45,14 @@ EvalReport Evaluator::evaluate_on(const data::Dataset& dataset,
   const comm::ActivityScope computes(model_.world(), Activity::None);
   return model_.with_weights([&] {
     if (experience_ != nullptr) return experience_->evaluate(dataset, samples);
+    EvalRounds of_step = rounds;
+    of_step.step = model_.steps();
     EvalReport report = engine::evaluate(model_.executor(),
                                          model_.world(),
                                          dataset,
                                          samples,
                                          planner::eval_options_of(plan_).micro_batch,
-                                         rounds,
+                                         of_step,
                                          planner::task_of(plan_).get());
     if (predicts_tokens(plan_)) {
       report.metrics.push_back({"perplexity",

@@ -37,16 +37,18 @@ enum class Weight { Free, Accepted, Refused };
 /// Classifies by the longest prefix of the key path that is listed here; everything else may differ
 /// freely.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 43> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 46> kRules = {{
       {"adapter", Weight::Refused},
       {"adapter.dropout", Weight::Accepted},
       {"adapter.from", Weight::Free},  // likewise: the source of its initial values
       {"adapter.lr_ratio", Weight::Accepted},
       {"distill", Weight::Accepted},
+      {"qat", Weight::Accepted},
       {"task", Weight::Refused},
       {"model", Weight::Refused},
       {"model.from",
        Weight::Free},  // the source of the initial weights; the shape is compared separately
+      {"model.new_weights", Weight::Free},  // likewise
       {"model.preset", Weight::Free},
       {"model.dropout", Weight::Refused},
       {"tokenizer", Weight::Refused},
@@ -61,6 +63,7 @@ Weight weight_of(std::string_view path) {
       {"optimizer.params", Weight::Accepted},
       {"optimizer.decay_all", Weight::Accepted},
       {"optimizer.groups", Weight::Accepted},
+      {"optimizer.trained", Weight::Accepted},
       {"optimizer.weight_decay_schedule", Weight::Accepted},
       {"scheduler", Weight::Accepted},
       {"scheduler.on_resume", Weight::Free},  // the curve itself is compared

@@ -51,7 +51,9 @@ nn::Model with_teacher(const planner::Plan& plan) {
   out.blocks.back() =
       models::distilled(std::move(out.blocks.back()),
                         logits,
-                        {.temperature = options.temperature, .alpha = options.alpha},
+                        {.temperature = options.temperature,
+                         .alpha = options.alpha,
+                         .label_weight = options.label_weight},
                         models::distill_form(plan.model().resolved.objective).value());
   return out;
 }

@@ -225,10 +225,6 @@ void find_modules(const Place& place,
       refuse_target(module,
                     "is the output layer, which is not computed together with an adapter; an "
                     "adapter that has one can be merged (tessera adapter merge)");
-    if (use == AdapterUse::Computed && is_router(info))
-      refuse_target(module,
-                    "is the router of experts, which computes without an adapter; an adapter that "
-                    "has one can be merged (tessera adapter merge)");
     const bool table = !output && is_table(info);
     const bool matrix = is_matrix(info) || (output && info.matrix_shape.size() == 2);
     if (!table && !matrix) refuse_target(module, "is neither a linear layer nor an embedding");

@@ -75,10 +75,12 @@ void DistillOptions::describe(config::Fields& f) {
            .above_min = true});
   f.field("alpha",
           alpha,
-          {.text = "Weight of the teacher's predictions; the labels have the weight 1 - alpha. 0: "
-                   "the teacher only gives its layers.",
+          {.text = "Weight of the teacher's predictions. 0: the teacher only gives its layers.",
            .min = 0,
            .max = 1});
+  f.field("label_weight",
+          label_weight,
+          {.text = "Weight of the labels.", .min = 0, .max = 1e6, .default_text = "1 - alpha"});
   f.field(
       "layers",
       layers,

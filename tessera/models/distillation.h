@@ -19,6 +19,7 @@ struct ModelSource;
 struct DistillOptions {
   std::optional<std::string> teacher;  ///< absent: no distillation
   double temperature = 2.0, alpha = 0.5;
+  std::optional<double> label_weight;  ///< absent: 1 - alpha
   json::Value layers;
   [[nodiscard]] bool enabled() const { return teacher.has_value() && alpha > 0.0; }
   void describe(config::Fields& fields);

@@ -237,6 +237,11 @@ void FamilyOptions::describe_from(config::Fields& fields) {
       "from",
       from,
       {.text = "Hugging Face folder, run or checkpoint from which weights and shape are loaded."});
+  fields.field(
+      "new_weights",
+      new_weights,
+      {.text = "Take only the shape and the tokenizer of `from`, and begin with new random "
+               "weights."});
 }
 
 ModelOptions::ModelOptions() : ModelOptions(default_family()) {}
@@ -314,10 +319,12 @@ ModelOptions merge_options(const ModelOptions& given,
   }
   for (const auto& [key, slot] : ours.all()) {
     const std::string path = path_of(key);
-    if (key == "from" || free.count(key) > 0 || !origins.given(path)) continue;
+    if (key == "from" || key == "new_weights" || free.count(key) > 0 || !origins.given(path))
+      continue;
     if (!ours.equal(key, theirs)) contradicts(path);
   }
   source->from = given->from;
+  source->new_weights = given->new_weights;
   return source;
 }
 

@@ -25,6 +25,7 @@ struct FamilyOptions {
   double init_std = 0.02;
   double label_smoothing = 0.0;
   std::optional<std::string> from;
+  bool new_weights = false;  ///< `from` gives the shape and the tokenizer alone
 
   FamilyOptions() = default;
   FamilyOptions(const FamilyOptions&) = default;
@@ -53,6 +54,7 @@ struct FamilyOptions {
   void describe_tie(config::Fields& fields);
   void describe_init(config::Fields& fields, std::string text);
   void describe_label_smoothing(config::Fields& fields);
+  /// Describes `from` and `new_weights`.
   void describe_from(config::Fields& fields);
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/fake_quantization.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
 #include "tessera/nn/local_layers.h"
@@ -27,6 +28,16 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     Again again;  // recomputes x; empty: x is saved
     std::vector<std::int64_t> sizes = {};
     at::ScalarType dtype = {};
+
+    // The operands, rounded where the weight's form says so.
+    [[nodiscard]] at::Tensor input(const at::Tensor& x_NI) const {
+      const FakeQuantizedForm* const fake = fake_form_of(*weight, *context);
+      return fake != nullptr ? fake->rounded_input(x_NI) : x_NI;
+    }
+    [[nodiscard]] at::Tensor matrix_of(const at::Tensor& values) const {
+      const FakeQuantizedForm* const fake = fake_form_of(*weight, *context);
+      return fake != nullptr ? fake->rounded_weight(matrix(values)) : matrix(values);
+    }
   };
   // Weight and bias are inputs, so that autograd reaches this node through them. Only defined
   // tensors have edges: the third one is the bias, if there is one.
@@ -41,9 +52,11 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     // Only the weight's gradient needs x.
     const bool saves = weight.requires_grad() && !use.again;
     save(node, {weight, saves ? x : at::Tensor()});
+    const at::Tensor y = ops::linear(use.input(rows(x)),
+                                     use.matrix_of(weight),
+                                     bias ? bias->view({-1}) : at::Tensor(),
+                                     out_dtype);
     keep(node, std::move(use));
-    const at::Tensor y =
-        ops::linear(rows(x), matrix(weight), bias ? bias->view({-1}) : at::Tensor(), out_dtype);
     auto sizes = x.sizes().vec();
     sizes.back() = y.size(1);
     return y.view(sizes);
@@ -56,12 +69,13 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     const at::Tensor dy = rows(grads[0]).to(use.dtype);
     at::Tensor dx;
     if (node->needs_input_grad(0)) {
-      dx = ops::linear_input_grad(dy, matrix(weight)).view(use.sizes);
+      dx = ops::linear_input_grad(dy, use.matrix_of(weight)).view(use.sizes);
     }
     if (node->needs_input_grad(1)) {
       const at::Tensor x = use.again ? use.again() : saved[1];
-      weight_gradient(*use.context,
-                      [dy, x, w = use.weight] { write_weight(dy, rows(x), w->grad()); });
+      weight_gradient(*use.context, [dy, x = use.input(rows(x)), w = use.weight] {
+        write_weight(dy, x, w->grad());
+      });
     }
     if (use.bias != nullptr && node->needs_input_grad(2)) {
       weight_gradient(*use.context, [dy, b = use.bias] { write_bias(dy, b->grad()); });

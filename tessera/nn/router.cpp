@@ -7,6 +7,8 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/experts.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/tiled_form.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/linear.h"
 
@@ -105,18 +107,24 @@ Routed route(const at::Tensor& h_BTC,
              const ops::CapacitySpec& capacity,
              StepContext& context) {
   TESSERA_REQUIRE(
-      weights.router->extension() == nullptr,
+      tiled_form_of(*weights.router) == nullptr,
       Unsupported,
-      fmt::format("{} has an adapter or is in tiles, and routers compute without either",
-                  weights.router->info().name),
-      "leave it out with adapter.exclude, or name other weights in the section tiling");
+      fmt::format("{} is in tiles, and routers compute without", weights.router->info().name),
+      "name other weights in the section tiling");
   const std::int64_t samples = h_BTC.size(0), E = weights.router->info().shape.front();
   Routed out;
-  out.logits_NE = detail::apply<LogitsNode>(
-      rows(h_BTC),
-      weights.router->tensor(),
-      weights.router_bias ? std::optional<at::Tensor>(weights.router_bias->tensor()) : std::nullopt,
-      LogitsNode::Use{weights.router, weights.router_bias, &context});
+  if (form_of(*weights.router) != nullptr) {
+    // A router with an adapter computes as the other layers do.
+    out.logits_NE =
+        rows(linear(h_BTC, *weights.router, weights.router_bias, context)).to(at::kFloat);
+  } else {
+    out.logits_NE = detail::apply<LogitsNode>(
+        rows(h_BTC),
+        weights.router->tensor(),
+        weights.router_bias ? std::optional<at::Tensor>(weights.router_bias->tensor())
+                            : std::nullopt,
+        LogitsNode::Use{weights.router, weights.router_bias, &context});
+  }
   const at::Tensor correction =
       weights.correction ? weights.correction->tensor().detach() : at::Tensor();
   out.choices = ops::choose_experts(out.logits_NE.detach(), correction, spec);

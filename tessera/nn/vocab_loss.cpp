@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/fake_quantization.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/line_flow_form.h"
 #include "tessera/nn/tensor_parallel/loss_gradient.h"
@@ -34,6 +35,16 @@ ops::CrossEntropyOut tiled_cross_entropy(const at::Tensor& x_NC,
   return out;
 }
 
+/// The operands of the head, rounded where the weight's form says so.
+std::pair<at::Tensor, at::Tensor> operands_of_head(const Param& param,
+                                                   const at::Tensor& x_NC,
+                                                   const at::Tensor& weight,
+                                                   const StepContext& context) {
+  const FakeQuantizedForm* const fake = fake_form_of(param, context);
+  if (fake == nullptr) return {x_NC, weight};
+  return {fake->rounded_input(x_NC), fake->rounded_weight(matrix(weight))};
+}
+
 struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
   struct Use {
     const Param* weight;
@@ -53,11 +64,12 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const at::Tensor bias_V = bias ? *bias : at::Tensor();
     const bool cut = one_d::cut_of(use.weight->info()) != one_d::Cut::None;
     const TiledForm* const tiled = tiled_form_of(*use.weight);
+    const auto [x_NC, weight_VC] = operands_of_head(*use.weight, rows(x), weight, *use.context);
     at::Tensor kept_logits;
     if (use.context->want_logits) {
       const at::Tensor logits = tiled != nullptr
-                                    ? tiled->product(rows(x), bias_V, at::kFloat)
-                                    : ops::linear(rows(x), matrix(weight), bias_V, at::kFloat);
+                                    ? tiled->product(x_NC, bias_V, at::kFloat)
+                                    : ops::linear(x_NC, matrix(weight_VC), bias_V, at::kFloat);
       auto sizes = x.sizes().vec();
       sizes.back() = logits.size(1);
       kept_logits = logits.view(sizes);
@@ -66,7 +78,7 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     }
     const at::Tensor targets = labels.reshape({-1});
     const auto out =
-        cut ? one_d::linear_cross_entropy(rows(x),
+        cut ? one_d::linear_cross_entropy(x_NC,
                                           *use.weight,
                                           bias_V,
                                           targets,
@@ -76,9 +88,9 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
                                           use.softcap)
         : tiled != nullptr
             ? tiled_cross_entropy(
-                  rows(x), *tiled, targets, label_smoothing, want_grad, bias_V, use.softcap)
-            : ops::linear_cross_entropy(rows(x),
-                                        matrix(weight),
+                  x_NC, *tiled, targets, label_smoothing, want_grad, bias_V, use.softcap)
+            : ops::linear_cross_entropy(x_NC,
+                                        matrix(weight_VC),
                                         targets,
                                         label_smoothing,
                                         want_grad,
@@ -95,8 +107,8 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
 
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const auto saved = node->get_saved_variables();
-    const at::Tensor x = rows(saved[0]), &weight = saved[1];
     auto& use = kept<Use>(node);
+    const auto [x, weight] = operands_of_head(*use.weight, rows(saved[0]), saved[1], *use.context);
     TESSERA_REQUIRE(
         use.dlogits.defined(), Bug, "a second backward through one loss", "run the forward again");
     const auto [dy, factor] =
@@ -111,7 +123,7 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     if (node->needs_input_grad(1) && tiled != nullptr) {
       tiled->weight_grad(dy, x, factor, *use.context);
     } else if (node->needs_input_grad(1)) {
-      weight_gradient(*use.context, [dy = dy, x, factor = factor, w = use.weight] {
+      weight_gradient(*use.context, [dy = dy, x = x, factor = factor, w = use.weight] {
         GradSink& sink = w->grad();
         ops::linear_weight_grad(dy, x, matrix(sink.out()), sink.accumulate(), factor);
         sink.written();

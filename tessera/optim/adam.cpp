@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adam and AdamW under all their names. Source: Kingma & Ba 2015, Loshchilov & Hutter 2019; keys as
 // in DeepSpeed and Colossal-AI, hold_steps as in BMTrain; in eight bits Dettmers et al. 2021,
-// "8-bit optimizers via block-wise quantization", names and parameters as in bitsandbytes.
+// "8-bit optimizers via block-wise quantization", names and parameters as in bitsandbytes; in four
+// bits Li, Chen, Zhu 2023, "Memory efficient optimizers with 4-bit states", as in torchao.
 #include "tessera/optim/adam.h"
 
 #include <utility>
@@ -137,15 +138,23 @@ struct AdamW8bitOptions : Adam8bitOptions {
   AdamW8bitOptions() { weight_decay = 0.01; }
 };
 
-class Adam8bit final : public EightBitRule {
- public:
-  [[nodiscard]] bool host_only() const override { return false; }
-  explicit Adam8bit(const Adam8bitOptions& options)
-      : adam_(options), min_8bit_size_(options.min_8bit_size) {}
+/// How the two moments of a parameter are stored.
+struct NarrowMoments {
+  KeptIn first = KeptIn::Type, second = KeptIn::Type;
+  std::int64_t min_size = 1;  ///< smaller parameters keep the type of the run
+  std::int64_t multiple = 1;  ///< so do those whose size is no multiple of it
+};
 
+class NarrowAdam final : public EightBitRule {
+ public:
+  NarrowAdam(const AdamOptions& options, const NarrowMoments& moments)
+      : adam_(options), moments_(moments) {}
+
+  [[nodiscard]] bool host_only() const override { return false; }
   [[nodiscard]] KeptIn kept_in(const ParamFacts& facts, std::size_t index) const override {
-    if (facts.numel() < min_8bit_size_) return KeptIn::Type;
-    return index == 0 ? KeptIn::Codes8 : KeptIn::Codes8Positive;
+    if (facts.numel() < moments_.min_size || facts.numel() % moments_.multiple != 0)
+      return KeptIn::Type;
+    return index == 0 ? moments_.first : moments_.second;
   }
   [[nodiscard]] Scope scope(const ParamFacts& facts) const override { return adam_.scope(facts); }
   [[nodiscard]] std::vector<StateSpec> state(const ParamFacts& facts) const override {
@@ -159,7 +168,7 @@ class Adam8bit final : public EightBitRule {
 
  private:
   Adam adam_;
-  std::int64_t min_8bit_size_;
+  NarrowMoments moments_;
 };
 
 template <class Options>
@@ -168,7 +177,10 @@ std::unique_ptr<Rule> make_8bit(const json::Value& params,
                                 config::Origins& origins) {
   auto options = read_rule_params<Options>(params, problems, origins);
   options.check(params, problems);
-  return std::make_unique<Adam8bit>(options);
+  return std::make_unique<NarrowAdam>(options,
+                                      NarrowMoments{.first = KeptIn::Codes8,
+                                                    .second = KeptIn::Codes8Positive,
+                                                    .min_size = options.min_8bit_size});
 }
 
 const RuleFactory kAdam8bit = make_8bit<Adam8bitOptions>, kAdamW8bit = make_8bit<AdamW8bitOptions>,
@@ -177,6 +189,40 @@ TESSERA_OPTIMIZER("Adam8bit", kAdam8bit);
 TESSERA_OPTIMIZER("AdamW8bit", kAdamW8bit);
 TESSERA_OPTIMIZER("PagedAdam8bit", kPagedAdam8bit);
 TESSERA_OPTIMIZER("PagedAdamW8bit", kPagedAdamW8bit);
+
+struct Adam4bitOptions : AdamOptions {
+  std::int64_t min_4bit_size = 4096;
+
+  void describe(config::Fields& f) {
+    AdamOptions::describe(f);
+    f.field("min_4bit_size",
+            min_4bit_size,
+            {.text = "Parameters with fewer elements keep their moments in fp32, and so do those "
+                     "whose number of elements is no multiple of 128.",
+             .unit = "elements",
+             .min = 1});
+  }
+};
+struct AdamW4bitOptions : Adam4bitOptions {
+  AdamW4bitOptions() { weight_decay = 0.01; }
+};
+
+template <class Options>
+std::unique_ptr<Rule> make_4bit(const json::Value& params,
+                                config::Problems& problems,
+                                config::Origins& origins) {
+  auto options = read_rule_params<Options>(params, problems, origins);
+  options.check(params, problems);
+  return std::make_unique<NarrowAdam>(options,
+                                      NarrowMoments{.first = KeptIn::Codes4,
+                                                    .second = KeptIn::Codes4Positive,
+                                                    .min_size = options.min_4bit_size,
+                                                    .multiple = 128});
+}
+
+const RuleFactory kAdam4bit = make_4bit<Adam4bitOptions>, kAdamW4bit = make_4bit<AdamW4bitOptions>;
+TESSERA_OPTIMIZER("Adam4bit", kAdam4bit);
+TESSERA_OPTIMIZER("AdamW4bit", kAdamW4bit);
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules whose states are stored in eight bits between updates.
+// Rules whose states are stored in eight or four bits between updates.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 namespace tessera::optim {
 
 /// Storage of a state of Extent::Elements between updates: the type of the run's states, or eight
-/// bits by blocks (base/quant_codes.h) for numbers of both signs or for numbers that are not
-/// negative.
-enum class KeptIn : std::uint8_t { Type, Codes8, Codes8Positive };
+/// bits (base/quant_codes.h) or four (base/four_bit_codes.h) by blocks, for numbers of both signs
+/// or for numbers that are not negative.
+enum class KeptIn : std::uint8_t { Type, Codes8, Codes8Positive, Codes4, Codes4Positive };
 
 /// An elementwise rule that chooses the storage of its states. Its update sees fp32 nevertheless.
 class EightBitRule : public Rule {
  public:
   /// Returns the storage of state `index` of Rule::state().
   [[nodiscard]] virtual KeptIn kept_in(const ParamFacts& facts, std::size_t index) const = 0;
-  /// The conversions to and from eight bits run only on the host.
+  /// By default the conversions run only on the host.
   [[nodiscard]] bool host_only() const override { return true; }
 };
 

@@ -34,6 +34,12 @@ void OptimizerOptions::describe(config::Fields& f) {
                    "names match the regular expression. The first match applies.",
            .default_text = "none",
            .type = "list of objects"});
+  f.field("trained",
+          trained,
+          {.text = "Regular expressions of names as in Hugging Face's files: tensors in whose name "
+                   "none of them is found are frozen.",
+           .default_text = "none (all are trained)",
+           .type = "list of strings"});
   f.field(
       "decay_all",
       decay_all,

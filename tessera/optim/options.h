@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/config/choices.h"
 #include "tessera/config/fields.h"
@@ -24,6 +25,7 @@ struct OptimizerOptions {
   std::string type = "AdamW";
   json::Value params;
   json::Value groups;
+  std::vector<std::string> trained;  ///< patterns of tensors' names; empty: all
   DecayRampOptions weight_decay_schedule;
   bool decay_all = false;
   double layer_decay = 1.0;

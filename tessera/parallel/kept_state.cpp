@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/four_bits.h"
 #include "tessera/ops/nf4.h"
 #include "tessera/tensor/dtype.h"
 
@@ -15,8 +16,8 @@ namespace {
 /// Alignment of the scales behind the codes.
 constexpr std::int64_t kAlign = 64;
 
-std::int64_t state_blocks(std::int64_t numel) {
-  return (numel + kStateBlock - 1) / kStateBlock;
+std::int64_t blocks_of(std::int64_t numel, std::int64_t block) {
+  return (numel + block - 1) / block;
 }
 
 std::int64_t aligned(std::int64_t bytes) {
@@ -30,15 +31,46 @@ at::Tensor tensor_at(std::span<std::byte> memory, std::int64_t numel, at::Scalar
 }  // namespace
 
 std::int64_t kept_bytes(optim::KeptIn kept_in, DType type, std::int64_t numel) {
-  if (kept_in == optim::KeptIn::Type) return numel * static_cast<std::int64_t>(size_of(type));
-  return numel + 4 * state_blocks(numel);
+  switch (kept_in) {
+    case optim::KeptIn::Type:
+      break;
+    case optim::KeptIn::Codes8:
+    case optim::KeptIn::Codes8Positive:
+      return numel + 4 * blocks_of(numel, kStateBlock);
+    case optim::KeptIn::Codes4:
+    case optim::KeptIn::Codes4Positive:
+      return (numel + 1) / 2 + 4 * blocks_of(numel, kFourBitStateBlock);
+  }
+  return numel * static_cast<std::int64_t>(size_of(type));
 }
 
 KeptState::KeptState(optim::KeptIn kept_in, DType type, std::int64_t numel)
     : numel_(numel), type_(kept_in == optim::KeptIn::Type ? type : DType::U8) {
-  if (kept_in == optim::KeptIn::Type) return;
-  const bool both = kept_in == optim::KeptIn::Codes8;
-  map_ = both ? &DynamicMap::both() : &DynamicMap::positive();
+  switch (kept_in) {
+    case optim::KeptIn::Type:
+      break;
+    case optim::KeptIn::Codes8:
+      map_ = &DynamicMap::both();
+      break;
+    case optim::KeptIn::Codes8Positive:
+      map_ = &DynamicMap::positive();
+      break;
+    case optim::KeptIn::Codes4:
+      four_bits_ = &FourBitMap::both();
+      break;
+    case optim::KeptIn::Codes4Positive:
+      four_bits_ = &FourBitMap::positive();
+      break;
+  }
+}
+
+std::int64_t KeptState::num_stored() const {
+  return four_bits_ != nullptr ? (numel_ + 1) / 2 : numel_;
+}
+
+std::int64_t KeptState::num_scales() const {
+  if (!has_scales()) return 0;
+  return blocks_of(numel_, four_bits_ != nullptr ? kFourBitStateBlock : kStateBlock);
 }
 
 KeptState KeptState::zeros(optim::KeptIn kept_in,
@@ -46,9 +78,9 @@ KeptState KeptState::zeros(optim::KeptIn kept_in,
                            std::int64_t numel,
                            c10::Device device) {
   KeptState out(kept_in, type, numel);
-  out.values_ = at::zeros({numel}, at::device(device).dtype(to_torch(out.type_)));
-  if (out.map_ != nullptr)
-    out.scales_ = at::zeros({state_blocks(numel)}, out.values_.options().dtype(at::kFloat));
+  out.values_ = at::zeros({out.num_stored()}, at::device(device).dtype(to_torch(out.type_)));
+  if (out.has_scales())
+    out.scales_ = at::zeros({out.num_scales()}, out.values_.options().dtype(at::kFloat));
   return out;
 }
 
@@ -73,31 +105,37 @@ float* KeptState::floats() const {
 }
 
 at::Tensor KeptState::widened() const {
-  if (map_ == nullptr) return stored().to(at::kFloat);
+  if (!has_scales()) return stored().to(at::kFloat);
   at::Tensor out = at::empty({numel_}, stored().options().dtype(at::kFloat));
-  ops::from_codes8(stored(), scales_, kStateBlock, *map_, out);
+  if (four_bits_ != nullptr) {
+    ops::from_four_bits(stored(), scales_, kFourBitStateBlock, *four_bits_, out);
+  } else {
+    ops::from_codes8(stored(), scales_, kStateBlock, *map_, out);
+  }
   return out;
 }
 
 void KeptState::take(const at::Tensor& wide, bool again) const {
-  if (map_ == nullptr) {
-    if (!stored().is_same(wide)) values_.copy_(wide);
-    return;
+  if (four_bits_ != nullptr) {
+    ops::to_four_bits(wide, kFourBitStateBlock, *four_bits_, stored(), scales_, again);
+  } else if (map_ != nullptr) {
+    ops::to_codes8(wide, kStateBlock, *map_, stored(), scales_, again);
+  } else if (!stored().is_same(wide)) {
+    values_.copy_(wide);
   }
-  ops::to_codes8(wide, kStateBlock, *map_, stored(), scales_, again);
 }
 
 std::int64_t KeptState::bytes() const {
-  const std::int64_t values = aligned(numel_ * static_cast<std::int64_t>(size_of(type_)));
-  return map_ == nullptr ? values : values + aligned(4 * state_blocks(numel_));
+  const std::int64_t values = aligned(num_stored() * static_cast<std::int64_t>(size_of(type_)));
+  return values + aligned(4 * num_scales());
 }
 
 void KeptState::attach(std::span<std::byte> memory) {
   TESSERA_ASSERT(!in_memory() && std::ssize(memory) == bytes());
-  values_ = tensor_at(memory, numel_, to_torch(type_));
-  if (map_ == nullptr) return;
-  const auto first = static_cast<std::size_t>(aligned(numel_));
-  scales_ = tensor_at(memory.subspan(first), state_blocks(numel_), at::kFloat);
+  values_ = tensor_at(memory, num_stored(), to_torch(type_));
+  if (!has_scales()) return;
+  const auto first = static_cast<std::size_t>(aligned(num_stored()));
+  scales_ = tensor_at(memory.subspan(first), num_scales(), at::kFloat);
 }
 
 void KeptState::detach() {

@@ -104,6 +104,7 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
     }
     ParamGroup group{.pattern = options.pattern,
                      .regex = {},
+                     .names = {},
                      .lr = options.lr,
                      .weight_decay = options.weight_decay,
                      .frozen = options.frozen,
@@ -126,6 +127,7 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
 namespace {
 
 bool matches(const ParamGroup& group, const std::string& name) {
+  if (group.regex == nullptr) return group.names.contains(name);
   text::tokenizers::Ranges found;
   try {
     group.regex->find(name, found);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ namespace tessera::parallel {
 struct ParamGroup {
   std::string pattern;
   text::tokenizers::PatternPtr regex;  ///< searched anywhere in the name, with a limit of steps
+  std::set<std::string> names = {};    ///< whole names, instead of a pattern
   std::optional<double> lr, weight_decay;
   bool frozen = false;  ///< for the whole training
   std::optional<Moment> frozen_until = {}, frozen_from = {};

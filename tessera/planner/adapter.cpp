@@ -135,6 +135,13 @@ void plan_adapter(models::AdapterOptions& options,
     }
     return;
   }
+  if (model.options->new_weights) {
+    problems.add(origins.place("model.new_weights"),
+                 "model.new_weights",
+                 "an adapter changes weights that are frozen, and these would be random",
+                 "remove it, or the section adapter");
+    return;
+  }
   if (model.resolved.description.find("family") == nullptr) {
     problems.add(origins.place("adapter"),
                  "adapter",

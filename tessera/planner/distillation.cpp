@@ -30,7 +30,8 @@ void plan_distillation(const models::DistillOptions& options,
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
   if (!options.teacher) {
-    for (const char* key : {"distill.layers", "distill.temperature", "distill.alpha"}) {
+    for (const char* key :
+         {"distill.layers", "distill.temperature", "distill.alpha", "distill.label_weight"}) {
       if (origins.given(key))
         refuse(key, "has no effect without distill.teacher", "name a teacher");
     }

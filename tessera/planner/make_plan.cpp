@@ -43,9 +43,11 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/plan_parts.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/quantization_aware.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/tiling.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/planner/trained_tensors.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/embedding_noise.h"
 #include "tessera/tasks/saved_classes.h"
@@ -134,6 +136,8 @@ class Planner {
         attempt("adapter", [&] {
           plan_adapter(config_.adapter, model_, layout_, notes_, problems_, origins_);
         });
+      attempt("qat",
+              [&] { plan_quantization_aware(config_, named(), notes_, problems_, origins_); });
       if (const auto* noise = dynamic_cast<const tasks::EmbeddingNoise*>(data_.task.get());
           noise != nullptr && noise->noise_alpha() > 0.0)
         nn::add_embedding_noise(model_.resolved.model, noise->noise_alpha(), data_.sequence_length);
@@ -146,6 +150,7 @@ class Planner {
     attempt("optimizer.groups", [&] {
       model_.groups = parallel::read_param_groups(config_.optimizer.groups, problems_);
       if (model_.resolved.model.blocks.empty()) return;
+      freeze_others(config_.optimizer.trained, named(), model_.groups, notes_, problems_, origins_);
       parallel::check_param_groups(model_.groups, model_.resolved.model, problems_);
       model_.rules.frozen = parallel::frozen_by(model_.groups);
       model_.freezing = parallel::make_freeze_schedule(
@@ -383,6 +388,8 @@ class Planner {
       layout_.recompute.blocks[b] = b % static_cast<std::size_t>(options.every_n) == 0;
   }
 
+  NamedModel named() { return {model_.resolved, model_.options.family(), bool(model_.adapter)}; }
+
   void open_source() {
     const models::DistillOptions& distill = config_.distill;
     // plan_distillation() reports layers without a teacher.
@@ -394,6 +401,9 @@ class Planner {
                     "the model cannot begin with model.from and with layers of the teacher",
                     "remove one of them");
     }
+    if (const char* const key = "model.new_weights";
+        config_.model->new_weights && !origins_.given("model.from"))
+      problems_.add(origins_.place(key), key, "has no effect without model.from", "remove it");
     if (!config_.model->from && !by_layers) return;
     const std::string from = by_layers ? *distill.teacher : *config_.model->from;
     source_ = models::open_model_source(from);
@@ -551,6 +561,7 @@ json::Value resolved_config(const Draft& draft, bool model) {
   drop_unused_sections(draft.config, out);
   out["model"] = draft.model.resolved.description;
   if (config.model->from) out["model"]["from"] = json::Value::string(*config.model->from);
+  if (config.model->new_weights) out["model"]["new_weights"] = json::Value::boolean(true);
   return out;
 }
 
@@ -560,7 +571,7 @@ Plan finished(Draft draft) {
   draft.problems.raise();
   if (draft.failure) std::rethrow_exception(draft.failure);
   const auto seed = static_cast<std::uint64_t>(draft.config.trainer.seed);
-  if (draft.source) {
+  if (draft.source && !draft.config.model->new_weights) {
     const models::Resolved& begun = draft.model.base ? *draft.model.base : draft.model.resolved;
     draft.model.weights =
         draft.layers.empty()

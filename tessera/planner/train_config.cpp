@@ -93,6 +93,7 @@ void TrainConfig::describe(config::Fields& f) {
   f.section("task", task, "What the model learns, and what a record of the data is.");
   f.section("adapter", adapter, "Training of small matrices added to frozen weights (LoRA).");
   f.section("distill", distill, "Learning from the predictions of another model, the teacher.");
+  f.section("qat", qat, "Training of a model for arithmetic in few bits.");
   f.section("tokenizer", tokenizer, "Conversion of text to token ids.");
   f.section("data", data, "Training data, and how it is divided into samples.");
   const config::Doc batch = {.unit = "sequences", .min = 1, .max = kMostSequences};

@@ -17,6 +17,7 @@
 #include "tessera/models/adapter.h"
 #include "tessera/models/distillation.h"
 #include "tessera/models/family.h"
+#include "tessera/models/quantization_aware.h"
 #include "tessera/optim/loss_scale.h"
 #include "tessera/optim/options.h"
 #include "tessera/optim/precision_options.h"
@@ -45,6 +46,7 @@ struct TrainConfig {
   tasks::TaskOptions task;
   models::AdapterOptions adapter;
   models::DistillOptions distill;
+  models::QatOptions qat;
   text::TokenizerOptions tokenizer;
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,

@@ -264,6 +264,27 @@ json::Value messages_of(const data::Record& record, Form form) {
   return out;
 }
 
+data::Record without_system(const data::Record& record, Form form) {
+  data::Record out = record;
+  const auto drop_first = [&](const char* field, const char* role) {
+    const json::Value* const list = record.value.find(field);
+    if (list == nullptr || !list->is_array() || list->items().empty()) return;
+    const json::Value& first = list->items().front();
+    const json::Value* const name = first.is_object() ? first.find(role) : nullptr;
+    if (name == nullptr || !name->is_string() || name->as_string() != "system") return;
+    json::Value rest = json::Value::array();
+    for (std::size_t i = 1; i < list->items().size(); ++i)
+      rest.push_back(list->items()[i]);
+    out.value[field] = std::move(rest);
+  };
+  if (form == Form::Messages) drop_first("messages", "role");
+  if (form == Form::PromptCompletion) drop_first("prompt", "role");
+  if (form == Form::ShareGpt) drop_first("conversations", "from");
+  if ((form == Form::ShareGpt || form == Form::Alpaca) && record.value.find("system") != nullptr)
+    out.value["system"] = json::Value::string("");
+  return out;
+}
+
 json::Value alpaca_prompt_of(const data::Record& record) {
   return prompt_of_alpaca(record);
 }

@@ -66,6 +66,8 @@ Form form_of(const data::Record& record, const std::string& text_field);
 /// Converts a record of the formats ShareGpt and Alpaca to messages [{role, content}]; a role is
 /// "user", "assistant", "system" or "tool".
 json::Value messages_of(const data::Record& record, Form form);
+/// The record without the system text with which its conversation begins.
+data::Record without_system(const data::Record& record, Form form);
 /// The messages of a record of the format Alpaca before its answer.
 json::Value alpaca_prompt_of(const data::Record& record);
 /// Converts a list of messages, or of turns {from, value}, to messages. Throws Error{Data} for any

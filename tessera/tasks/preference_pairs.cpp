@@ -199,6 +199,29 @@ std::optional<data::Record> published_pair(const data::Record& record) {
   return std::nullopt;
 }
 
+/// A labelled conversation, whose last message is the completion, as prompt and completion; other
+/// records as they are.
+data::Record with_completion(const data::Record& record) {
+  const bool turns = record.value.find("conversations") != nullptr;
+  const char* const field = turns ? "conversations" : "messages";
+  if (record.value.find("completion") != nullptr || record.value.find(field) == nullptr)
+    return record;
+  const json::Value messages = turns ? messages_of(record, Form::ShareGpt)
+                                     : conversation_of(record, *record.value.find(field), field);
+  const auto& all = messages.items();
+  const json::Value* const role = all.size() < 2 ? nullptr : all.back().find("role");
+  if (role == nullptr || !role->is_string() || role->as_string() != "assistant")
+    record.refuse(fmt::format("\"{}\" does not end with an answer of the assistant", field),
+                  "label conversations whose last message is the completion");
+  data::Record out = record;
+  json::Value prompt = json::Value::array();
+  for (std::size_t i = 0; i + 1 < all.size(); ++i)
+    prompt.push_back(all[i]);
+  out.value["prompt"] = std::move(prompt);
+  out.value["completion"] = json::Value::array({all.back()});
+  return out;
+}
+
 void add_to(Fingerprint& out, const LearnedTokens& text) {
   out.add(text.ids);
   out.add(
@@ -257,7 +280,8 @@ void PreferenceSamples::read_files(const std::vector<std::string>& files,
       }
     } else {
       sample.wanted = flag_of(record, "label");
-      sample.first = tokenizer.read(record, Form::PromptCompletion, LossOn::Completion, "text");
+      sample.first = tokenizer.read(
+          with_completion(record), Form::PromptCompletion, LossOn::Completion, "text");
       if (!sample.first.any()) {
         ++left_out_;
         return;

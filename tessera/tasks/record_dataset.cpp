@@ -2,9 +2,11 @@
 #include "tessera/tasks/record_dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -79,6 +81,7 @@ std::unique_ptr<RecordDataset> read_and_warn(const std::vector<std::string>& nam
 data::RecordOptions record_options(const data::DataOptions& options, std::string example) {
   data::RecordOptions out{.replace_invalid_utf8 = options.invalid_utf8 == "replace",
                           .skip_bad = options.on_bad_record == "skip",
+                          .skip_equal = options.drop_duplicates,
                           .map = {},
                           .map_may_miss = options.map_may_miss,
                           .example = std::move(example)};
@@ -159,17 +162,37 @@ std::optional<double> number_in(const data::Record& record, const json::Value& v
   return out;
 }
 
+namespace {
+
+// Two hashes, so that records that differ are never taken for equal ones.
+std::array<std::uint64_t, 2> hashes_of(const json::Value& record) {
+  const std::string text = record.dump();
+  return {files::xxh3(std::as_bytes(std::span(text))), std::hash<std::string>{}(text)};
+}
+
+}  // namespace
+
 void RecordDataset::read_records(const std::vector<std::string>& files,
                                  const data::RecordOptions& options,
                                  const std::function<void()>& poll,
                                  const data::TakeRecord& take) {
   constexpr std::int64_t kPollEvery = 1024;
+  std::set<std::array<std::uint64_t, 2>> seen;  // two hashes of each record
+  std::int64_t equal = 0;
   const data::RecordCounts counts = for_each_record(files, options, [&](const auto& record) {
     if (poll && stats_.documents % kPollEvery == 0) poll();
+    if (options.skip_equal && !seen.insert(hashes_of(record.value)).second) {
+      ++equal;
+      return;
+    }
     take(record);
     accepted_.push_back(record.number);
     ++stats_.documents;
   });
+  if (equal > 0)
+    log::warn_once(fmt::format("data.drop_duplicates: {} of {} records equal an earlier one",
+                               text::with_commas(equal),
+                               text::with_commas(counts.records)));
   stats_.skipped_empty += counts.blank;
   stats_.replaced_utf8 += counts.replaced_utf8;
   stats_.bad_records += counts.bad;

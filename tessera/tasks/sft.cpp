@@ -19,6 +19,13 @@
 namespace tessera::tasks {
 namespace {
 
+/// How much the loss of each token counts.
+enum class TokenWeights : std::uint8_t { Equal, Probability, Entropy };
+constexpr auto kTokenWeights =
+    std::to_array<config::Named<TokenWeights>>({{TokenWeights::Equal, "equal"},
+                                                {TokenWeights::Probability, "probability"},
+                                                {TokenWeights::Entropy, "entropy"}});
+
 constexpr auto kPackings =
     std::to_array<config::Named<Packing>>({{Packing::BestFit, "bfd"},
                                            {Packing::BestFitSplit, "bfd_split"},
@@ -31,6 +38,9 @@ struct SftOptions {
   Packing packing = Packing::BestFit;
   Truncation truncation = Truncation::KeepStart;
   std::string chat_template;
+  bool drop_system = false;
+  TokenWeights token_weights = TokenWeights::Equal;
+  json::Value token_weight_params = json::Value::object();
   double neftune_alpha = 0.0;
   void describe(config::Fields& fields) {
     fields.choice(
@@ -58,6 +68,25 @@ struct SftOptions {
                  chat_template,
                  {.text = "File with a chat template in Jinja, or chatml.",
                   .default_text = "the one of the model's folder"});
+    fields.field("drop_system",
+                 drop_system,
+                 {.text = "Leave out the system text with which a conversation begins."});
+    fields.choice(
+        "token_weights",
+        token_weights,
+        kTokenWeights,
+        {.text =
+             "Weight of each token's cross-entropy, without a gradient: equal; probability, the "
+             "model's probability of the token (DFT); entropy, the entropy of the likeliest "
+             "tokens (EAFT)."});
+    fields.field(
+        "token_weight_params",
+        token_weight_params,
+        {.text = "With token_weights entropy: alpha (1), the weight's exponent; top_k (20), "
+                 "the number of the likeliest tokens; scale (3), by which their entropy is "
+                 "divided.",
+         .default_text = "{}",
+         .type = "object"});
     fields.field("neftune_alpha",
                  neftune_alpha,
                  {.text = "Noise on embeddings while training (NEFTune): uniform within alpha / "
@@ -71,7 +100,16 @@ class Sft final : public RecordTask, public EmbeddingNoise {
  public:
   explicit Sft(SftOptions options) : options_(std::move(options)) {}
 
-  [[nodiscard]] std::string objective() const override { return "causal_lm"; }
+  [[nodiscard]] std::string objective() const override {
+    return options_.token_weights == TokenWeights::Equal ? "causal_lm" : "weighted_lm";
+  }
+  [[nodiscard]] json::Value objective_options(const data::DataOptions& /*data*/) const override {
+    if (options_.token_weights == TokenWeights::Equal) return json::Value::object();
+    json::Value out = options_.token_weight_params;
+    out["weights"] =
+        json::Value::string(std::string(config::name_of(kTokenWeights, options_.token_weights)));
+    return out;
+  }
   [[nodiscard]] TokenLabels token_labels() const override { return TokenLabels::NextToken; }
   [[nodiscard]] bool has_answers() const override { return true; }
   [[nodiscard]] bool packs_records() const override { return true; }
@@ -99,7 +137,8 @@ class Sft final : public RecordTask, public EmbeddingNoise {
           .loss_on = options_.loss_on,
           .form = data.format == "auto" ? std::nullopt
                                         : std::optional(config::value_of(kForms, data.format)),
-          .text_field = data.text_field});
+          .text_field = data.text_field,
+          .drop_system = options_.drop_system});
       out->read_files(
           data::record_files(names, split),
           record_options(data,
@@ -125,6 +164,15 @@ std::unique_ptr<Task> make_sft(const json::Value& params,
                                config::Origins& origins) {
   SftOptions options;
   config::read(params, options, problems, origins);
+  if (!options.token_weight_params.is_object() ||
+      (options.token_weights != TokenWeights::Entropy &&
+       !options.token_weight_params.members().empty())) {
+    problems.add(origins.place("token_weight_params"),
+                 "token_weight_params",
+                 "token_weight_params are of token_weights entropy alone, as an object",
+                 "remove it, or write {\"alpha\": 1.0}");
+    options.token_weight_params = json::Value::object();
+  }
   return std::make_unique<Sft>(std::move(options));
 }
 

@@ -46,7 +46,10 @@ void SftSamples::read_files(const std::vector<std::string>& files,
                             const std::function<void()>& poll) {
   read_records(files, how, poll, [&](const data::Record& record) {
     const Form form = options_.form ? *options_.form : form_of(record, options_.text_field);
-    add(tokenizer.read(record, form, options_.loss_on, options_.text_field));
+    add(tokenizer.read(options_.drop_system ? without_system(record, form) : record,
+                       form,
+                       options_.loss_on,
+                       options_.text_field));
   });
 }
 

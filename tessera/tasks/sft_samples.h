@@ -31,6 +31,7 @@ struct SftSamplesOptions {
   LossOn loss_on = LossOn::Auto;
   std::optional<Form> form;  ///< absent: detected by the fields of each record
   std::string text_field = "text";
+  bool drop_system = false;    ///< leaves out the system text of a conversation
   bool drop_unlearned = true;  ///< skip sequences without learned tokens
 };
 

@@ -34,7 +34,8 @@ void TaskOptions::describe(config::Fields& fields) {
       "params",
       params,
       {.text =
-           "Its parameters; of sft: loss_on, packing, truncation, chat_template, neftune_alpha; of "
+           "Its parameters; of sft: loss_on, packing, truncation, chat_template, "
+           "drop_system, token_weights, token_weight_params, neftune_alpha; of "
            "prefer: method, reference_free, loss, chat_template; of reward: centering, margin, "
            "chat_template; of rl: algorithm, preset, samples, max_new_tokens, temperature, "
            "top_k, top_p, dynamic_rounds, entropy_coefficient, "
@@ -205,6 +206,20 @@ void check_data(const Task& task,
              "remove it; data.text_field names the field of a text");
     if (data.on_bad_record != "stop")
       refuse("data.on_bad_record", of_task + " reads texts, not records", "remove it");
+  }
+  if (data.drop_duplicates) {
+    if (!task.reads_records())
+      refuse("data.drop_duplicates", of_task + " reads texts, not records", "remove it");
+    if (options.type == "image_classify")
+      refuse("data.drop_duplicates", "records of images are not compared", "remove it");
+    if (data.streaming > 0)
+      refuse("data.drop_duplicates",
+             "data.streaming reads each file by itself",
+             "remove one of the two");
+    if (!data.sources.is_null())
+      refuse("data.drop_duplicates",
+             "the sources of data.sources are read each by itself",
+             "name the files in data.train");
   }
   if (task.reads_records()) {
     if (data.separate_documents)

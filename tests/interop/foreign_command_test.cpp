@@ -155,11 +155,11 @@ TEST_F(Commands, ReadFilesOfAccelerate) {
 
 TEST_F(Commands, ReportAllProblemsAtOnce) {
   const std::string text =
-      refusal("trl sft --model_name_or_path m --dataset_nam d --learningrate 1e-4 --loss_type dft");
+      refusal("trl sft --model_name_or_path m --dataset_nam d --learningrate 1e-4 --eval_delay 3");
   EXPECT_THAT(text,
               HasSubstr("--dataset_nam is not an option of TRL's sft: did you mean dataset_name?"));
   EXPECT_THAT(text, HasSubstr("did you mean learning_rate?"));
-  EXPECT_THAT(text, HasSubstr("--loss_type dft is not supported"));
+  EXPECT_THAT(text, HasSubstr("--eval_delay 3 is not supported"));
 }
 
 TEST_F(Commands, RefuseOptionsOnlyIfTheyAskForSomething) {

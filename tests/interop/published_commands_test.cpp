@@ -4,6 +4,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "interop/command_folder.h"
 #include <gmock/gmock.h>
@@ -206,6 +207,95 @@ TEST_F(PublishedCommands, ChangeTheConfigurationOfTheModelWhereItIsBuilt) {
   EXPECT_EQ(refusal(kAxolotl), "accepted");
   write("m/config.json", R"({"model_type": "llama", "vocab_size": 65})");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("no multiple of 32"));
+}
+
+TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
+  struct Row {
+    const char* lines;
+    const char* path;
+    const char* value;
+  };
+  // Without the adapter of axolotl().
+  const auto full = [](const std::string& lines) {
+    write("x.yml",
+          "base_model: m\ndatasets:\n  - path: d/train.jsonl\n    type: chat_template\n"
+          "sequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\nlearning_rate: 0.0002\n" +
+              lines);
+  };
+  for (const Row& row : std::vector<Row>{
+           {"optimizer: adamw_torch_4bit\n", "optimizer.type", "\"AdamW4bit\""},
+           {"reinit_weights: true\n", "model.new_weights", "true"},
+           {"dataset_exact_deduplication: true\n", "data.drop_duplicates", "true"},
+           {"use_eaft: true\neaft_alpha: 2.0\n", "task.params.token_weights", "\"entropy\""},
+           {"use_eaft: true\neaft_alpha: 2.0\n", "task.params.token_weight_params.alpha", "2"},
+           {"use_eaft: true\n", "task.params.token_weight_params.scale", "1"},
+           {"streaming: true\nmax_steps: 10\n", "data.streaming", "1"},
+           {"unfrozen_parameters:\n  - ^lm_head.*\n  - model.layers.4[4-9]+.mlp\n",
+            "optimizer.trained",
+            R"(["^lm_head\\.*","^model\\.layers\\.4[4-9]+\\.mlp"])"},
+           {"qat:\n  weight_dtype: int4\n  activation_dtype: int8\n  group_size: 64\n",
+            "qat.group_size",
+            "64"},
+           {"qat:\n  weight_dtype: float8\n  activation_dtype: fp8\n", "qat.weights", "\"fp8\""},
+           {"qat:\n  weight_dtype: mxfp4\n", "qat.activations", "\"mxfp4\""},
+           {"qat:\n  weight_dtype: nvfp4\n  fake_quant_after_n_steps: 7\n",
+            "qat.after_steps",
+            "7"}}) {
+    full(row.lines);
+    EXPECT_EQ(key(read(kAxolotl), row.path), row.value) << row.lines;
+  }
+  write("x.yml",
+        "base_model: m\ndatasets:\n  - path: d/train.jsonl\n    type: chat_template\n    "
+        "drop_system_message: true\nsequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\n"
+        "learning_rate: 0.0002\n");
+  EXPECT_EQ(key(read(kAxolotl), "task.params.drop_system"), "true");
+  axolotl("unfrozen_parameters:\n  - ^lm_head.*\n");
+  EXPECT_EQ(key(read(kAxolotl), "optimizer.trained"), "none");
+  full("unfrozen_parameters:\n  - ^model.embed_tokens.weight$[:32000]\n");
+  EXPECT_THAT(refusal(kAxolotl), HasSubstr("trains some rows of a tensor"));
+  full("qat:\n  weight_dtype: int8\n");
+  EXPECT_THAT(refusal(kAxolotl), HasSubstr("weight_dtype int8 is not supported"));
+
+  write("data/x.json", "[]");
+  write("data/dataset_info.json", R"({"mine": {"file_name": "x.json"}})");
+  const auto factory = [](const std::string& lines) {
+    write("f.yaml",
+          "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: full\ndataset: "
+          "mine\n" +
+              lines);
+    return read("llamafactory-cli train f.yaml");
+  };
+  EXPECT_EQ(key(factory("use_dft_loss: true\n"), "task.params.token_weights"), "\"probability\"");
+  EXPECT_EQ(key(factory("use_eaft_loss: true\n"), "task.params.token_weights"), "\"entropy\"");
+  const ForeignCommand asft = factory("use_asft_loss: true\nasft_alpha: 0.05\n");
+  EXPECT_EQ(key(asft, "distill.teacher"), "\"m\"");
+  EXPECT_EQ(key(asft, "distill.alpha"), "0.05");
+  EXPECT_EQ(key(asft, "distill.label_weight"), "1");
+  EXPECT_EQ(key(asft, "distill.temperature"), "1");
+  const ForeignCommand muon = factory("use_muon: true\n");
+  EXPECT_EQ(key(muon, "optimizer.type"), "\"Muon\"");
+  EXPECT_EQ(key(muon, "optimizer.params.adjust_lr_fn"), "\"match_rms_adamw\"");
+  EXPECT_EQ(key(muon, "optimizer.params.betas"), "[0.9,0.999]");
+  write("f.yaml",
+        "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\nlora_target: "
+        "all\ndataset: mine\nuse_kt: true\n");
+  EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "adapter.targets"),
+            R"(".*_proj(_with_mqa)?")");
+
+  write("m/config.json", R"({"model_type": "llama", "num_hidden_layers": 8})");
+  write("f.yaml",
+        "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: freeze\ndataset: "
+        "mine\nfreeze_trainable_layers: 2\nuse_llama_pro: true\n");
+  EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "optimizer.trained"), R"(["\\.(3|7)\\."])");
+  write("f.yaml",
+        "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: freeze\ndataset: "
+        "mine\nfreeze_trainable_modules: mlp\nfreeze_extra_modules: norm\n");
+  EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "optimizer.trained"),
+            R"(["\\.(6|7)\\.mlp","norm"])");
+
+  EXPECT_EQ(key(read(std::string(kSft) + "--loss_type dft"), "task.params.token_weights"),
+            "\"probability\"");
+  EXPECT_EQ(key(read(std::string(kSft) + "--eos_token <|im_end|>"), "model.from"), "\"m\"");
 }
 
 TEST_F(PublishedCommands, ReachAWholeBatchByAccumulation) {

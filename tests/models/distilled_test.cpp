@@ -93,6 +93,13 @@ TEST(Distilled, AddsTheDivergenceOfRowsThatHaveALabel) {
   EXPECT_NEAR(out.terms[1].sum.item<double>(), expected, kRounding);
 }
 
+TEST(Distilled, GivesTheLabelsAWeightOfTheirOwn) {
+  const nn::Outcome out = Case().run({.temperature = 1.0, .alpha = 0.1, .label_weight = 1.0});
+
+  EXPECT_EQ(out.terms[0].weight, 1.0);
+  EXPECT_EQ(out.terms[1].weight, 0.1);
+}
+
 TEST(Distilled, HasTheGradientOfTheFormula) {
   const Case one;
   for (const double t : {1.0, 4.0}) {

@@ -6,12 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "support/model_runner.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
 #include "tessera/models/adapter.h"
 #include "tessera/models/family.h"
+#include "tessera/tensor/init.h"
 
 namespace tessera::models {
 namespace {
@@ -295,9 +299,44 @@ TEST(ExpertFamilies, RefuseAdaptersThatExpertsCannotHave) {
               HasSubstr("some experts of its layer have none"));
   EXPECT_THAT(refusal_of_adapter("qwen3_moe", R"(["up_proj"], "rank_pattern": {"2.up_proj": 3})"),
               HasSubstr("another rank"));
-  EXPECT_THAT(refusal_of_adapter("qwen3_moe", R"(["mlp.gate"])"), HasSubstr("router"));
   EXPECT_THAT(refusal_of_adapter("mixtral", R"(["w1"], "target_parameters": ["gate_up_proj"])"),
               HasSubstr("has an adapter by adapter.targets too"));
+}
+
+TEST(ExpertFamilies, ComputeARouterWithAnAdapterAsTheMergedModelDoes) {
+  for (const auto& [family, target] :
+       {std::pair("qwen3_moe", R"(["mlp.gate"])"), std::pair("dbrx", R"(["router.layer"])")}) {
+    SCOPED_TRACE(family);
+    const Resolved model = resolved(options_from_hf(config_of(family)));
+    const Adapter adapter = adapter_for(family, target);
+    ASSERT_FALSE(adapter.modules.empty());
+    test::ModelRunner with(adapted(model.model, adapter)), merged(model.model);
+    with.fill([](const ParamInfo& info, at::Tensor out) {
+      initialize_range(info, /*seed=*/3, 0, out);
+      // B begins with zeros, and would change nothing.
+      if (info.name.ends_with("lora_B.weight"))
+        out.copy_(at::arange(out.numel(), at::kFloat).remainder(7).sub(3).mul(0.125));
+    });
+    const auto values =
+        [&](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+          const at::Tensor whole = with.weights.at(info.name).contiguous();
+          std::copy_n(whole.data_ptr<float>() + begin, end - begin, out);
+        };
+    const WeightSource source = merged_weights(adapter, values, values);
+    merged.fill([&](const ParamInfo& info, at::Tensor out) {
+      source(info, 0, info.numel(), out.data_ptr<float>());
+    });
+    const at::Tensor ids = at::arange(24, at::kLong).view({2, 12});
+    const nn::Batch batch = test::make_batch(ids, ids.add(1).remainder(32));
+
+    const double loss = with.train(batch), expected = merged.train(batch);
+
+    EXPECT_NEAR(loss, expected, 1e-5 * expected);
+    int trained = 0;
+    for (const auto& [name, grad] : with.grads)
+      trained += static_cast<int>(grad.abs().sum().item<double>() > 0);
+    EXPECT_EQ(trained, 2 * static_cast<int>(adapter.modules.size()));
+  }
 }
 
 // PEFT does the same: target_parameters alone adapt nothing else, and exclusion is about layers.

@@ -138,7 +138,7 @@ TEST(RulesWithBetas, RefuseTheWrongNumberOfThemAndOnesOutOfRange) {
     ++checked;
   }
 
-  EXPECT_EQ(checked, 21);  // all but Adagrad, Adafactor, LARS, MuSGD, RMSprop and SGD
+  EXPECT_EQ(checked, 23);  // all but Adagrad, Adafactor, LARS, MuSGD, RMSprop and SGD
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryRule, testing::ValuesIn(rules().names()), [](const auto& info) {

@@ -93,6 +93,26 @@ TEST(RatesOfGroups, AreRefusedWhereTheOptimizerMakesItsOwn) {
             "");
 }
 
+/// The names of the parameters that are trained.
+std::vector<std::string> trained_by(const std::string& patterns) {
+  const Plan plan = plan_of(R"({"type": "AdamW", "trained": )" + patterns + "}");
+  return parallel::trained_names(plan.model().resolved.model, plan.model().groups);
+}
+
+TEST(TrainedTensors, AreNamedAsInHuggingFacesFiles) {
+  EXPECT_THAT(trained_by(R"(["^h\\.1\\.mlp", "^wte\\.weight$"])"),
+              testing::UnorderedElementsAre("wte.weight",
+                                            "h.1.mlp.fc.weight",
+                                            "h.1.mlp.fc.bias",
+                                            "h.1.mlp.proj.weight",
+                                            "h.1.mlp.proj.bias"));
+  EXPECT_EQ(trained_by(R"(["."])").size(), trained_by("[]").size());
+  EXPECT_THAT(refusal(R"({"type": "AdamW", "trained": ["no_such"]})"),
+              HasSubstr("\"no_such\" matches no tensor"));
+  EXPECT_THAT(refusal(R"({"type": "AdamW", "trained": ["("]})"),
+              HasSubstr("not a valid regular expression"));
+}
+
 /// The factor of the last update, and of the first, on every weight decay.
 std::pair<double, double> factors(const std::string& optimizer) {
   const Plan plan = plan_of(optimizer);

@@ -220,6 +220,28 @@ TEST_F(Preferences, OfLabelsCompareACompletionWithAnotherOne) {
       HasSubstr("compared with another"));
 }
 
+TEST_F(Preferences, OfLabelsMayBeConversationsWhoseLastMessageIsTheCompletion) {
+  const std::string method = R"({"method": "kto", "chat_template": "chatml"})";
+  const auto read = [&](const std::string& first, const std::string& second) {
+    const data::Datasets data = opened("prefer", first + "\n" + second, 256, method);
+    return std::pair(values(*data.train, 0, "input_ids"), values(*data.train, 0, "labels"));
+  };
+  const std::string
+      messages =
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}], "label": true})",
+      turns =
+          R"({"conversations": [{"from": "human", "value": "b"}, {"from": "gpt", "value": "2"}], "label": false})",
+      prompt_1 =
+          R"({"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "1"}], "label": true})",
+      prompt_2 =
+          R"({"prompt": [{"role": "user", "content": "b"}], "completion": [{"role": "assistant", "content": "2"}], "label": false})";
+
+  EXPECT_EQ(read(messages, turns), read(prompt_1, prompt_2));
+  EXPECT_THAT(
+      refused(R"({"messages": [{"role": "user", "content": "a"}], "label": true})", method).what(),
+      HasSubstr("does not end with an answer"));
+}
+
 // The mismatched pairs of TRL's KTOTrainer: within each batch of the file, completions move on by
 // one, and the last one goes to the first prompt.
 TEST(LabelledPairs, AreThoseOfTrl) {

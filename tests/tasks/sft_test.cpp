@@ -61,6 +61,50 @@ TEST_F(Sft, LeavesOutRecordsWithoutATokenToLearn) {
   EXPECT_EQ(open(*task_of("sft"), data, 4).train->size(), 1);
 }
 
+TEST_F(Sft, LeavesOutRecordsThatEqualAnEarlierOne) {
+  data::DataOptions data =
+      options(std::string(kSums) + kSums + "{\"completion\": \"2\", \"prompt\": \"1-\"}\n");
+  data.pack = false;
+  EXPECT_EQ(open(*task_of("sft"), data, 8).train->size(), 5);
+
+  data.drop_duplicates = true;
+  const data::Datasets opened = open(*task_of("sft"), data, 8);
+
+  ASSERT_EQ(opened.train->size(), 3);
+  EXPECT_EQ(values(*opened.train, 2, "input_ids"), (Ids{'1', '-', '2', 0, 0, 0, 0, 0}));
+}
+
+TEST_F(Sft, LeavesOutTheSystemTextOfAConversation) {
+  const std::string
+      begin = "{\"messages\": [",
+      system = R"({"role": "system", "content": "s"}, )",
+      rest = R"({"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]})";
+  data::DataOptions with = options(begin + system + rest + "\n", "with.jsonl"),
+                    without = options(begin + rest + "\n", "without.jsonl");
+  with.pack = without.pack = false;
+
+  const auto dropped =
+      open(*task_of("sft", R"({"drop_system": true, "chat_template": "chatml"})"), with, 96);
+  const auto kept = open(*task_of("sft", R"({"chat_template": "chatml"})"), with, 96);
+  const auto expected = open(*task_of("sft", R"({"chat_template": "chatml"})"), without, 96);
+
+  EXPECT_EQ(values(*dropped.train, 0, "input_ids"), values(*expected.train, 0, "input_ids"));
+  EXPECT_EQ(values(*dropped.train, 0, "labels"), values(*expected.train, 0, "labels"));
+  EXPECT_NE(values(*kept.train, 0, "input_ids"), values(*expected.train, 0, "input_ids"));
+}
+
+TEST_F(Sft, WeighsTokensByAnObjectiveOfItsOwn) {
+  const auto task =
+      task_of("sft", R"({"token_weights": "entropy", "token_weight_params": {"alpha": 2}})");
+
+  EXPECT_EQ(task->objective(), "weighted_lm");
+  EXPECT_EQ(task->objective_options({}).dump(), R"({"alpha":2,"weights":"entropy"})");
+  EXPECT_EQ(task_of("sft")->objective(), "causal_lm");
+  EXPECT_THAT(
+      error_of([] { (void)task_of("sft", R"({"token_weight_params": {"alpha": 2}})"); }).what(),
+      HasSubstr("token_weight_params"));
+}
+
 TEST_F(Sft, HoldsOutTextsBeforeTheyArePacked) {
   std::string records;
   for (int i = 0; i < 10; ++i)

@@ -33,6 +33,7 @@ struct Source {
   std::vector<std::string> files;
   std::string format;
   json::Value map = json::Value::object();
+  bool drop_system = false;  ///< the system text of a conversation is left out
 };
 
 // The format of records by axolotl's type ("alpaca", "chat_template", "completion",
@@ -158,6 +159,8 @@ Source source_of(Meaning& meaning, const json::Value& entry, const std::string& 
     if (out.format == "text" && !text_in(entry, text).empty())
       out.map["text"] = json::Value::string(text_in(entry, text));
   }
+  const json::Value* const drops = entry.find("drop_system_message");
+  out.drop_system = drops != nullptr && drops->is_bool() && drops->as_bool();
   check_members(meaning, entry, "axolotl/dataset");
   check_messages(meaning, entry, place);
   for (const auto& [name, plain, ours] :
@@ -219,7 +222,8 @@ void set_data(Meaning& meaning, const Setting& from, const char* key, bool super
         source_of(meaning, entry, std::string_view(key) == "data.train" ? "train" : "test");
     for (const std::string& file : one.files)
       files.push_back(json::Value::string(file));
-    if (!first && (one.format != all.format || !(one.map == all.map))) {
+    if (!first &&
+        (one.format != all.format || !(one.map == all.map) || one.drop_system != all.drop_system)) {
       meaning.refuse(
           fmt::format("{}: the data sets have different types or fields", entry.place.text()),
           "write them into one format");
@@ -230,6 +234,8 @@ void set_data(Meaning& meaning, const Setting& from, const char* key, bool super
   if (files.items().empty()) return;
   meaning.set(key, files.items().size() == 1 ? files.items().front() : files, &from);
   if (std::string_view(key) != "data.train") return;
+  if (supervised && all.drop_system)
+    meaning.set("task.params.drop_system", json::Value::boolean(true), &from);
   if (supervised && !all.format.empty())
     meaning.set("data.format", json::Value::string(all.format), &from);
   if (all.format == "text" && all.map.find("text") != nullptr) {

@@ -58,6 +58,14 @@ void set_supervised(Meaning& meaning) {
   }
   if (format != nullptr && format->as_string() == "text")
     meaning.set("task.params.loss_on", json::Value::string("all"), meaning.find("@datasets"));
+  if (meaning.is_on("@eaft")) {
+    // axolotl does not divide the entropy.
+    meaning.set("task.params.token_weights", json::Value::string("entropy"), meaning.find("@eaft"));
+    meaning.copy("task.params.token_weight_params.alpha", meaning.find("@eaft_alpha"));
+    meaning.copy("task.params.token_weight_params.top_k", meaning.find("@eaft_k"));
+    meaning.set(
+        "task.params.token_weight_params.scale", json::Value::integer(1), meaning.find("@eaft"));
+  }
   const bool packs = meaning.is_on("@packing");
   meaning.set("data.pack", json::Value::boolean(packs), meaning.find("@packing"));
   const std::string name = meaning.text("@chat_template");
@@ -117,6 +125,9 @@ void set_task(Meaning& meaning) {
     meaning.copy("task.params.centering", meaning.given("@centering"));
   } else if (supervised) {
     set_supervised(meaning);
+    if (const Setting* const streams = meaning.given("@streaming");
+        streams != nullptr && meaning.is_on("@streaming"))
+      meaning.set("data.streaming", json::Value::integer(1), streams);
   } else if (rl == "dpo" || rl == "ipo" || rl == "kto" || rl == "orpo" || rl == "simpo") {
     set_preference(meaning, rl);
   } else {
@@ -323,6 +334,15 @@ void check_tokens(Meaning& meaning) {
   }
 }
 
+// Ray starts as many workers, which are ranks here.
+void set_workers(Meaning& meaning) {
+  const auto workers = static_cast<std::int64_t>(meaning.number("@ray_workers").value_or(1));
+  if (!meaning.is_on("@ray") || workers < 1 || meaning.ranks) return;
+  meaning.ranks = workers;
+  meaning.note(fmt::format(
+      "{}: {} local ranks in place of its workers", meaning.find("@ray")->flag, workers));
+}
+
 void set_layout(Meaning& meaning) {
   const Setting *const deepspeed = meaning.given("@deepspeed"),
                        *const fsdp = meaning.given("@fsdp"),
@@ -371,7 +391,90 @@ void set_layout(Meaning& meaning) {
   }
 }
 
+// Quantization-aware training: the formats of torchao that axolotl can choose.
+void set_qat(Meaning& meaning) {
+  const Setting* const given = meaning.given("@qat");
+  if (given == nullptr || !given->value.is_object()) return;
+  const Setting from = *given;
+  const auto word = [&](const char* key, const char* absent) {
+    const json::Value* const value = from.value.find(key);
+    if (value == nullptr || value->is_null()) return std::string(absent);
+    std::string name = value->is_string() ? text::lower(value->as_string()) : value->dump();
+    if (name == "float8" || name == "float8_e4m3fn") name = "fp8";
+    return name;
+  };
+  const std::string weights = word("weight_dtype", "int8");
+  std::string activations = word("activation_dtype", "none");
+  if (weights != "int4" && weights != "fp8" && weights != "mxfp4" && weights != "nvfp4") {
+    meaning.refuse(fmt::format("{}: weight_dtype {} is not supported", from.flag, weights),
+                   "use int4, fp8, mxfp4 or nvfp4");
+    return;
+  }
+  if (weights == "int4" && activations == "fp8") {
+    meaning.refuse(fmt::format("{}: int4 with fp8 rounds weights twice", from.flag),
+                   "use activation_dtype int8, or weight_dtype fp8");
+    return;
+  }
+  // MX formats round both operands.
+  if (weights == "mxfp4") activations = "mxfp4";
+  if (word("quantize_embedding", "false") == "true")
+    meaning.refuse(fmt::format("{}: quantize_embedding is not supported", from.flag), "remove it");
+  meaning.set("qat.weights", json::Value::string(weights), &from);
+  meaning.set("qat.activations", json::Value::string(activations), &from);
+  const json::Value* const group = from.value.find("group_size");
+  if (weights == "int4")
+    meaning.set("qat.group_size",
+                group != nullptr && group->is_number() ? *group : json::Value::integer(32),
+                &from);
+  const json::Value* const after = from.value.find("fake_quant_after_n_steps");
+  if (after != nullptr && after->is_number()) meaning.set("qat.after_steps", *after, &from);
+}
+
+// A revision belongs to the name of a model.
+void set_revision(Meaning& meaning) {
+  const Setting* const revision = meaning.given("@revision");
+  const std::string name = meaning.text("@model");
+  if (revision == nullptr || name.find('@') != std::string::npos) return;
+  const std::string word = meaning.text("@revision");
+  if (!word.empty() && hub::is_model_name(name + "@" + word)) {
+    for (Setting& one : meaning.flags.settings) {
+      if (one.key == "@model") one.value = json::Value::string(name + "@" + word);
+    }
+  }
+}
+
+// With an adapter, only the adapter is trained, whatever else the patterns name.
+void set_unfrozen(Meaning& meaning) {
+  const Setting* const patterns = meaning.given("@unfrozen");
+  if (patterns == nullptr || !patterns->value.is_array() || patterns->value.items().empty()) return;
+  const Setting from = *patterns;
+  if (!meaning.text("@adapter").empty()) {
+    meaning.note(fmt::format("{} has no effect: the adapter alone is trained", from.flag));
+    return;
+  }
+  json::Value out = json::Value::array();
+  for (const json::Value& item : from.value.items()) {
+    const std::string pattern = item.is_string() ? item.as_string() : item.dump();
+    const std::size_t range = pattern.rfind('[');
+    if (range != std::string::npos && pattern.ends_with(']') &&
+        pattern.find_first_not_of("0123456789:", range + 1) == pattern.size() - 1) {
+      meaning.refuse(fmt::format("{}: {} trains some rows of a tensor", from.flag, pattern),
+                     "train all of it: remove the range");
+      continue;
+    }
+    // axolotl compares from the beginning of a name, and a dot is a dot unless a plus follows.
+    std::string regex = pattern.starts_with('^') ? "" : "^";
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+      const bool dot = pattern[i] == '.' && (i + 1 == pattern.size() || pattern[i + 1] != '+');
+      regex += dot ? "\\." : std::string(1, pattern[i]);
+    }
+    out.push_back(json::Value::string(regex));
+  }
+  meaning.set("optimizer.trained", std::move(out), &from);
+}
+
 void train(Meaning& meaning) {
+  set_revision(meaning);
   huggingface::use_model(meaning, meaning.given("@model"));
   if (meaning.given("@model") == nullptr)
     meaning.refuse(fmt::format("{} without a model", meaning.program), "name it: base_model");
@@ -389,9 +492,9 @@ void train(Meaning& meaning) {
   set_schedule(meaning);
   check_tokens(meaning);
   set_layout(meaning);
-  if (const Setting* const other = meaning.given("@unfrozen"))
-    meaning.refuse(fmt::format("{} is not supported", other->flag),
-                   "freeze parameters with optimizer.groups");
+  set_workers(meaning);
+  set_unfrozen(meaning);
+  set_qat(meaning);
   // apply_trainer() reads switches for precision, and axolotl has words.
   const auto is_word = [](const Setting& one) { return one.key == "@bf16" || one.key == "@fp16"; };
   ForeignFlags flags = meaning.flags, defaults = meaning.defaults;

@@ -45,6 +45,7 @@ constexpr auto kOptimizers = std::to_array<OptimizerName>({{"adamw_torch", "Adam
                                                            {"adamw_bnb_8bit", "AdamW8bit"},
                                                            {"adamw_8bit", "AdamW8bit"},
                                                            {"adamw_torch_8bit", "AdamW8bit"},
+                                                           {"adamw_torch_4bit", "AdamW4bit"},
                                                            {"paged_adamw_8bit", "AdamW8bit"},
                                                            {"adafactor", "Adafactor", false},
                                                            {"sgd", "SGD", false},

@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/data/records.h"
 #include "tessera/data/slices.h"
@@ -65,6 +67,7 @@ json::Value map_of(const json::Value& entry, const std::string& format) {
   add("history", "history");
   add("chosen", "chosen");
   add("rejected", "rejected");
+  add("kto_tag", "label");
   return out;
 }
 
@@ -101,6 +104,8 @@ Source source_of(Meaning& meaning,
     out.map = json::Value::object();
     if (!messages.empty() && messages != "messages")
       out.map["messages"] = json::Value::string(messages);
+    const std::string label = columns == nullptr ? "" : text_in(*columns, "kto_tag");
+    if (!label.empty() && label != "label") out.map["label"] = json::Value::string(label);
     out.format = "messages";
   }
   const std::string file = text_in(*entry, "file_name");
@@ -180,6 +185,37 @@ void set_data(Meaning& meaning, const char* key, const Setting& from) {
   if (!all.map.members().empty()) meaning.set("data.map", all.map, &from);
 }
 
+// Losses that weigh the tokens (train/trainer_utils.py).
+void set_token_weights(Meaning& meaning) {
+  const Setting* from = nullptr;
+  for (const char* const name : {"@dft", "@asft", "@eaft"}) {
+    if (!meaning.is_on(name)) continue;
+    if (from != nullptr)
+      meaning.refuse(fmt::format("{} and {} at once", from->flag, meaning.find(name)->flag),
+                     "keep one of them");
+    from = meaning.find(name);
+  }
+  if (from == nullptr) return;
+  const bool entropy = meaning.is_on("@eaft");
+  meaning.set(
+      "task.params.token_weights", json::Value::string(entropy ? "entropy" : "probability"), from);
+  if (entropy) meaning.copy("task.params.token_weight_params.alpha", meaning.find("@eaft_alpha"));
+  if (!meaning.is_on("@asft")) return;
+  // The divergence of the model from where it began.
+  meaning.copy("distill.teacher", meaning.given("@model"));
+  meaning.set("distill.temperature", json::Value::integer(1), from);
+  meaning.copy("distill.alpha", meaning.find("@asft_alpha"));
+  meaning.set("distill.label_weight", json::Value::integer(1), from);
+}
+
+// Its Muon multiplies the rate of a matrix by 0.2 sqrt(its longer side); all else has AdamW.
+void set_muon(Meaning& meaning) {
+  if (!meaning.is_on("@muon")) return;
+  const Setting* const from = meaning.find("@muon");
+  meaning.set("optimizer.type", json::Value::string("Muon"), from);
+  meaning.set("optimizer.adjust_lr_fn", json::Value::string("match_rms_adamw"), from);
+}
+
 void set_sft(Meaning& meaning) {
   const bool prompt = meaning.is_on("@train_on_prompt"), last = meaning.is_on("@mask_history");
   meaning.set("task.params.loss_on",
@@ -194,6 +230,7 @@ void set_sft(Meaning& meaning) {
                    "neat_packing: true");
   }
   meaning.set("data.pack", json::Value::boolean(neat), meaning.find("@neat_packing"));
+  set_token_weights(meaning);
 }
 
 void set_pretraining(Meaning& meaning) {
@@ -277,6 +314,62 @@ void set_stage(Meaning& meaning) {
                  "use pt, sft, rm, dpo, kto or ppo");
 }
 
+// The number of layers in config.json of the model's folder; 0: unknown.
+std::int64_t layers_of_model(const Meaning& meaning) {
+  const fs::path file = hub::model_path(meaning.text("@model")) / "config.json";
+  try {
+    const json::Value config = json::parse_strict(files::read(file), file.string());
+    for (const char* const key : {"num_hidden_layers", "num_layers", "n_layer"}) {
+      const json::Value* const count = config.find(key);
+      if (count != nullptr && count->is_number()) return count->as_integer().value_or(0);
+    }
+  } catch (const Error&) {
+    // The training says what is wrong with the folder.
+  }
+  return 0;
+}
+
+// The layers that freeze tuning trains: the last ones, or the first ones of a negative number; of
+// LLaMA Pro those behind each part of equal size.
+std::vector<std::int64_t> trained_layers(Meaning& meaning) {
+  std::vector<std::int64_t> out;
+  const std::int64_t all = layers_of_model(meaning);
+  const Setting* const from = meaning.find("@freeze_layers");
+  const auto count = static_cast<std::int64_t>(meaning.number("@freeze_layers").value_or(2));
+  if (meaning.is_on("@llama_pro")) {
+    if (count < 1 || all < count || all % count != 0) {
+      meaning.refuse(
+          fmt::format("{} {} does not divide the {} layers of the model", from->flag, count, all),
+          "choose a divisor of their number");
+      return out;
+    }
+    for (std::int64_t layer = all / count - 1; layer < all; layer += all / count)
+      out.push_back(layer);
+    return out;
+  }
+  const std::int64_t begin = count > 0 ? std::max<std::int64_t>(0, all - count) : 0,
+                     end = count > 0 ? all : std::min(-count, all);
+  for (std::int64_t layer = begin; layer < end; ++layer)
+    out.push_back(layer);
+  return out;
+}
+
+// Freeze tuning: whole layers, or some of their modules, and modules outside of layers.
+void set_freeze(Meaning& meaning) {
+  std::vector<std::string> numbers;
+  for (const std::int64_t layer : trained_layers(meaning))
+    numbers.push_back(std::to_string(layer));
+  if (numbers.empty()) return;
+  json::Value patterns = json::Value::array();
+  for (const std::string& module : meaning.texts("@freeze_modules")) {
+    patterns.push_back(json::Value::string(fmt::format(
+        "\\.({})\\.{}", text::join(numbers, "|"), module == "all" ? std::string() : module)));
+  }
+  for (const std::string& module : meaning.texts("@freeze_extra"))
+    patterns.push_back(json::Value::string(module));
+  meaning.set("optimizer.trained", std::move(patterns), meaning.find("@freeze_layers"));
+}
+
 void set_weights(Meaning& meaning) {
   const std::string type = meaning.text("@finetuning", "lora");
   const Setting* const from = meaning.find("@finetuning");
@@ -295,9 +388,21 @@ void set_weights(Meaning& meaning) {
       meaning.set("adapter.alpha", json::Value::number(2 * rank), meaning.find("@lora_r"));
     }
     meaning.copy("adapter.from", meaning.given("@adapter_from"));
+    // KTransformers adapts the routed experts too; where it computes them changes no result.
+    if (meaning.is_on("@kt") && meaning.text("@lora_targets") == "all")
+      meaning.set(
+          "adapter.targets", json::Value::string(".*_proj(_with_mqa)?"), meaning.given("@kt"));
+    if (meaning.is_on("@llama_pro")) {
+      json::Value layers = json::Value::array();
+      for (const std::int64_t layer : trained_layers(meaning))
+        layers.push_back(json::Value::integer(layer));
+      meaning.set("adapter.layers", std::move(layers), meaning.given("@llama_pro"));
+    }
+  } else if (type == "freeze") {
+    set_freeze(meaning);
   } else if (type != "full") {
     meaning.refuse(fmt::format("{} {} is not supported", from->flag, type),
-                   "use lora or full, or freeze parameters with optimizer.groups");
+                   "use lora, freeze or full");
   }
 }
 
@@ -328,6 +433,7 @@ void train(Meaning& meaning) {
   set_stage(meaning);
   set_weights(meaning);
   huggingface::apply_trainer(meaning);
+  set_muon(meaning);
   // Gradient checkpointing is on unless it is disabled.
   meaning.set("activation_checkpointing.enabled",
               json::Value::boolean(!meaning.is_on("@no_recompute")),

@@ -153,8 +153,39 @@ void finish(Meaning& meaning) {
     meaning.ranks = ranks->value.as_integer();
 }
 
+// Conversations end as the chat template writes them, so that another end of text changes nothing
+// that is learned from them.
+void set_end_token(Meaning& meaning) {
+  const Setting* const token = meaning.given("@end_token");
+  if (token == nullptr) return;
+  if (huggingface::has_field(meaning, "messages")) {
+    meaning.note(fmt::format(
+        "{} {}: answers end as the chat template writes them, and generation stops there; the "
+        "tokenizer's files are written as they are",
+        token->flag,
+        meaning.text("@end_token")));
+    return;
+  }
+  meaning.refuse(fmt::format("{} {} is not supported for texts", token->flag, token->value.dump()),
+                 "set it in the tokenizer of the model's folder");
+}
+
+void set_sft_loss(Meaning& meaning) {
+  const std::string loss = meaning.text("@sft_loss", "nll");
+  const Setting* const from = meaning.find("@sft_loss");
+  if (loss != "nll" && loss != "dft" && loss != "chunked_nll") {
+    meaning.refuse(fmt::format("{} {} is not supported", from->flag, loss), "use nll or dft");
+  } else if (loss == "dft" || meaning.is_on("@dft")) {
+    meaning.set("task.params.token_weights",
+                json::Value::string("probability"),
+                loss == "dft" ? from : meaning.find("@dft"));
+  }
+}
+
 void sft(Meaning& meaning) {
   finish(meaning);
+  set_end_token(meaning);
+  set_sft_loss(meaning);
   const Setting* const template_path = meaning.given("@chat_template");
   if (template_path != nullptr) meaning.copy("task.params.chat_template", template_path);
   if (meaning.value("data.pack")->as_bool())

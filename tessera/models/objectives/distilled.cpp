@@ -61,7 +61,7 @@ class Distilled final : public nn::Objective {
     const nn::Batch unlabelled = without_labels(batch);
     nn::Outcome out = inner_->forward(in, batch, context);
     for (nn::Term& term : out.terms)
-      term.weight *= 1.0 - weights_.alpha;
+      term.weight *= weights_.label_weight.value_or(1.0 - weights_.alpha);
     const at::Tensor student =
         inner_->forward(std::move(in), unlabelled, context).outputs.at("logits");
     // Memory is measured with tensors that have no values.

@@ -22,7 +22,9 @@ using TeacherLogits = std::function<at::Tensor(const nn::Batch& batch)>;
 
 struct DistillWeights {
   double temperature = 2.0;
-  double alpha = 0.5;  ///< weight of the teacher's predictions; the labels have the rest
+  double alpha = 0.5;  ///< weight of the teacher's predictions
+  /// Weight of the labels; absent: 1 - alpha.
+  std::optional<double> label_weight = {};
 };
 
 /// The logits of an objective: those of classes that exclude each other, of classes each of which
@@ -45,7 +47,7 @@ struct DistillForm {
 std::optional<DistillForm> distill_form(const ObjectiveChoice& objective);
 
 /// The block of an objective that can be distilled, with the same parameters and names. In training
-/// its loss is (1 - alpha) x its own terms + alpha x the term "distillation". The term is
+/// its loss is label_weight x its own terms + alpha x the term "distillation". The term is
 /// - for classes, T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean over everything
 ///   that has a label (other than -100); several label heads have a term each,
 ///   "topic_distillation";

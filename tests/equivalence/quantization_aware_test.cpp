@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 300
+// Quantization-aware training: the same bits on any number of ranks, no rounding before its first
+// step, and learning afterwards.
+#include <string>
+#include <vector>
+
+#include "equivalence/within_rounding.h"
+#include "support/train_runs.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::test {
+namespace {
+
+TinyRun rounded(const std::string& weights, const std::string& activations) {
+  TinyRun run;
+  run.set("qat.weights", "\"" + weights + "\"").set("qat.activations", "\"" + activations + "\"");
+  return run;
+}
+
+TEST(QuantizationAware, RanksTimesAccumulationAndStagesGiveTheSameBits) {
+  for (const auto& [weights, activations] :
+       {std::pair("int4", "int8"), std::pair("nvfp4", "nvfp4")}) {
+    const TinyRun run = rounded(weights, activations);
+    const Trace one = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 4);
+    for (const Layout& layout :
+         std::vector<Layout>{{.ranks = 2, .accumulation = 2, .stage = 1},
+                             {.ranks = 4, .accumulation = 1, .stage = 3},
+                             {.ranks = 2, .accumulation = 4, .pipeline = R"({"size": 2})"}}) {
+      SCOPED_TRACE(text_of(layout));
+      expect_same_bits(one, run.train(layout, 4));
+    }
+  }
+}
+
+TEST(QuantizationAware, BeginsAfterItsNumberOfSteps) {
+  const Layout layout = {.ranks = 1, .accumulation = 2};
+  const Trace plain = TinyRun().train(layout, 6);
+  TinyRun later = rounded("fp8", "fp8");
+  later.set("qat.after_steps", "3");
+
+  const Trace trace = later.train(layout, 6);
+
+  for (std::size_t step = 0; step < 6; ++step)
+    EXPECT_EQ(trace.losses[step] == plain.losses[step], step < 3) << step;
+}
+
+TEST(QuantizationAware, LearnsNearlyAsWithoutIt) {
+  const Layout layout = {.ranks = 1, .accumulation = 2};
+  const Trace plain = TinyRun().train(layout, 30);
+  for (const auto& [weights, activations] :
+       {std::pair("int4", "int8"), std::pair("fp8", "fp8"), std::pair("mxfp4", "mxfp4")}) {
+    SCOPED_TRACE(weights);
+    const Trace trace = rounded(weights, activations).train(layout, 30);
+    EXPECT_NE(trace.losses, plain.losses);
+    EXPECT_NEAR(trace.losses.back(), plain.losses.back(), 0.1 * plain.losses.back());
+  }
+}
+
+TEST(QuantizationAware, RefusesWhatItDoesNotGoTogetherWith) {
+  const auto refusal = [](TinyRun run) {
+    try {
+      (void)run.plan({});
+    } catch (const Error& error) {
+      return error.text();
+    }
+    return std::string();
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal(TinyRun().set("qat.after_steps", "3")), HasSubstr("without qat.weights"));
+  TinyRun adapted = rounded("int4", "none");
+  adapted.set("adapter", R"({"type": "lora", "r": 2})");
+  EXPECT_THAT(refusal(adapted), HasSubstr("an adapter's base is not trained"));
+  TinyRun groups = rounded("int4", "none");
+  groups.set("qat.group_size", "48");
+  EXPECT_THAT(refusal(groups), HasSubstr("no multiple of the 48 numbers"));
+}
+
+}  // namespace
+}  // namespace tessera::test
