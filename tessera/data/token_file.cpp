@@ -125,6 +125,11 @@ class MappedTokenFile final : public TokenFile {
     require_sequence(index);
     return load<std::int32_t>(lengths_, static_cast<std::uint64_t>(index));
   }
+  [[nodiscard]] std::int64_t documents() const override { return documents_ - 1; }
+  [[nodiscard]] std::int64_t document_begin(std::int64_t index) const override {
+    TESSERA_ASSERT(index >= 0 && index < documents_);
+    return load<std::int64_t>(marks_, static_cast<std::uint64_t>(index));
+  }
   void read(std::int64_t begin, std::int64_t count, std::int64_t* out) const override {
     TESSERA_ASSERT(begin >= 0 && count >= 0 && begin <= tokens_ && count <= tokens_ - begin);
     if (verified_) {

@@ -32,6 +32,11 @@ class TokenFile {
   [[nodiscard]] virtual std::int64_t sequences() const = 0;
   [[nodiscard]] virtual std::int64_t sequence_begin(std::int64_t index) const = 0;  ///< in tokens
   [[nodiscard]] virtual std::int64_t sequence_length(std::int64_t index) const = 0;
+  /// The documents of a file whose sequences are their sentences (Megatron-LM's preprocess_data.py
+  /// --split-sentences); 0: the format has none.
+  [[nodiscard]] virtual std::int64_t documents() const { return 0; }
+  /// The first sequence of a document; that of documents() is sequences().
+  [[nodiscard]] virtual std::int64_t document_begin(std::int64_t /*index*/) const { return 0; }
   /// Copies tokens [begin, begin + count) as int64.
   virtual void read(std::int64_t begin, std::int64_t count, std::int64_t* out) const = 0;
   /// The largest id that the file's numbers can represent.

@@ -175,8 +175,7 @@ void TrainState::initialize_weights(double nudge) {
 }
 
 int TrainState::round_micros(int num_micros) const {
-  const int round = options_.pipeline.whole_rounds ? options_.stages.stages : 1;
-  return (num_micros + round - 1) / round * round;
+  return options_.pipeline.full_round ? std::max(num_micros, options_.stages.stages) : num_micros;
 }
 
 /// The actions of this rank in a step of `num_micros` micro-batches.

@@ -151,7 +151,7 @@ class TrainState {
   /// The same for micro-batches that exist already, at least one, and the same number on all ranks.
   StepResult step(const std::vector<nn::Batch>& micro_batches, const StepExtras& extras = {});
   /// The number of micro-batches of a step with at least `num_micros`, because some pipeline
-  /// schedules need whole rounds. The additional micro-batches have no samples.
+  /// schedules need as many as there are stages. The additional micro-batches have no samples.
   [[nodiscard]] int round_micros(int num_micros) const;
 
   /// Computes the gradient of micro-batches as step() does, without clipping and without an update.

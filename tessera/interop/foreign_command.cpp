@@ -372,7 +372,8 @@ std::string set_least_ranks(Meaning& meaning, const std::vector<std::string>& ho
   };
   const std::int64_t tokens = size("parallel.tensor.size") * size("parallel.context.size"),
                      experts = size("parallel.expert") * size("parallel.expert_tensor"),
-                     least = std::lcm(tokens, experts) * size("parallel.pipeline.size");
+                     model = std::lcm(tokens, experts) * size("parallel.pipeline.size"),
+                     least = std::lcm(model, size("hybrid_engine.inference_tp_size"));
   if (least <= 1) return "";
   meaning.ranks = least;
   return fmt::format(

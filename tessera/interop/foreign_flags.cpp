@@ -167,13 +167,14 @@ void require_one_count_of_chunks(const ForeignFlags& flags, const ForeignFlags::
   }
 }
 
-// Megatron-LM's names for what context-parallel ranks send to each other.
+// Megatron-LM's names for what context-parallel ranks send to each other. All of them compute the
+// same attention; those that are not built are a ring here.
 void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
   const std::string& word = setting.value.as_string();
-  const bool ring = word == "p2p";
+  const bool ring = word == "p2p" || word == "allgather" || word == "a2a+p2p";
   TESSERA_REQUIRE(ring || word == "a2a",
-                  Unsupported,
-                  fmt::format("not built yet: {} {}", setting.flag, word),
+                  Config,
+                  fmt::format("{} {}: unknown", setting.flag, word),
                   "use p2p (ring) or a2a (Ulysses)");
   config::set_key(source,
                   "parallel.context.mode",

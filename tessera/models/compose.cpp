@@ -159,7 +159,7 @@ void set_layers_of(const ComposeOptions& options, ComposedShape& shape, Checks& 
       "model.head_dim",
       fmt::format("rotary positions turn pairs of channels, and a head has {}", shape.head_dim),
       "choose an even number of channels");
-  shape.rotary_channels = options.rotary_channels(shape.head_dim, checks);
+  options.set_other_forms(shape, checks);
   checks.require(shape.order != ComposedOrder::Relative || shape.max_distance > shape.buckets / 2,
                  "model.position_max_distance",
                  fmt::format("position_max_distance {} lies among the distances that have one of "

@@ -74,9 +74,22 @@ std::int64_t ComposeOptions::rotary_channels(std::int64_t head_dim, Checks& chec
   return out;
 }
 
+void ComposeOptions::set_other_forms(ComposedShape& shape, Checks& checks) const {
+  shape.rotary_channels = rotary_channels(shape.head_dim, checks);
+  shape.qk_norm = qk_norm;
+  shape.shared_positions = shared_positions;
+  checks.require(!shared_positions || (decoder != "none" && shape.embedding.positions),
+                 "model.shared_positions",
+                 "the model has no second table of positions that could be the first",
+                 "set decoder to transformer and name \"pos\" in embedding, or remove "
+                 "shared_positions");
+}
+
 json::Value ComposeOptions::described(json::Value description) const {
   std::erase_if(description.members(), [&](const auto& member) {
-    return member.first == "rotary_fraction" && rotary_fraction == 1.0;
+    return (member.first == "rotary_fraction" && rotary_fraction == 1.0) ||
+           (member.first == "qk_norm" && !qk_norm) ||
+           (member.first == "shared_positions" && !shared_positions);
   });
   return description;
 }
@@ -87,6 +100,11 @@ void ComposeOptions::refuse_to_publish() const {
                   fmt::format("model.rotary_fraction is {}, and TencentPretrain turns all channels",
                               rotary_fraction),
                   "train with rotary_fraction 1");
+  TESSERA_REQUIRE(!qk_norm && !shared_positions,
+                  Unsupported,
+                  "TencentPretrain has no norms of queries and keys, and positions of its own for "
+                  "the decoder",
+                  "train with qk_norm and shared_positions false");
 }
 
 void ComposeOptions::describe(config::Fields& fields) {
@@ -201,6 +219,10 @@ void ComposeOptions::describe_layers(config::Fields& fields) {
                 .min = 0,
                 .max = 1,
                 .above_min = true});
+  fields.field("qk_norm",
+               qk_norm,
+               {.text = "Whether the queries and keys of each head have norms, of the kind `norm`; "
+                        "those of attention to the encoder have none."});
   describe_dropout(fields,
                    "Dropout probability after the embedding, on attention weights and on the "
                    "outputs of the branches.");
@@ -212,6 +234,10 @@ void ComposeOptions::describe_decoder(config::Fields& fields) {
                 .min = 1,
                 .max = 1e4,
                 .default_text = "num_layers"});
+  fields.field("shared_positions",
+               shared_positions,
+               {.text = "Whether the decoder's positions are those of the encoder, one table "
+                        "(Megatron-LM's T5)."});
   fields.field("scale_output",
                scale_output,
                {.text = "Whether the input of a decoder's head is divided by the square root of "

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/models/composed.h"
 #include "tessera/models/family.h"
 #include "tessera/models/sizes.h"
 
@@ -41,6 +42,7 @@ struct ComposeOptions final : FamilyOptions {
   std::string feed_forward = "dense", position = "embedding";
   std::string activation = "gelu";
   bool bias = true, scale_attention = true, scale_output = false;
+  bool qk_norm = false, shared_positions = false;
   std::optional<std::int64_t> head_dim, num_decoder_layers;
   std::int64_t position_buckets = 32, position_max_distance = 128;
   double rope_theta = 10000.0, rotary_fraction = 1.0;
@@ -53,6 +55,8 @@ struct ComposeOptions final : FamilyOptions {
   /// Returns whether all summands of the embedding are known. A problem says of those that
   /// TencentPretrain has that they are not built; "speech" is the only problem of its embedding.
   [[nodiscard]] bool check_embedding(Checks& checks) const;
+  /// Sets the forms that TencentPretrain's models do not have.
+  void set_other_forms(ComposedShape& shape, Checks& checks) const;
   /// The channels of a head that rotary positions turn; 0: all.
   [[nodiscard]] std::int64_t rotary_channels(std::int64_t head_dim, Checks& checks) const;
   /// A description without keys at the values that a model had before there were these keys.

@@ -99,6 +99,10 @@ SelfAttentionSpec self_attention_of(const ComposedShape& shape, bool writes) {
                            .causal = writes || shape.causal,
                            .scale = shape.scale_attention ? 0.0 : 1.0,
                            .mask_name = writes ? "decoder_attention_mask" : "attention_mask"};
+  if (shape.qk_norm) {
+    out.qk_norm = shape.norm == NormKind::LayerNorm ? QkNorm::LayerPerHead : QkNorm::PerHead;
+    out.qk_norm_eps = shape.norm_eps;
+  }
   if (shape.embedding.patches) out.sample_tokens = patches_of(shape).tokens();
   if (shape.order == ComposedOrder::Relative) {
     out.relative_bias = RelativeBiasSpec{
@@ -146,22 +150,34 @@ MlpSpec mlp_of(const ComposedShape& shape) {
           .gated = shape.gated};
 }
 
+std::shared_ptr<PositionEmbedding> positions_of(const ComposedShape& shape,
+                                                const std::string& prefix) {
+  return std::make_shared<PositionEmbedding>(
+      PositionSpec{.name = prefix + ".pos.embedding.weight",
+                   .max_positions = shape.max_positions,
+                   .hidden_size = shape.hidden_size,
+                   .offset = shape.embedding.position_offset,
+                   .skip_padding = shape.embedding.position_offset > 0,
+                   .init = Init::normal(shape.init_std)});
+}
+
 /// Positions, segments and the norm of one text's tokens, with names that begin with `prefix`.
 class TextEmbedding {
  public:
-  TextEmbedding(const ComposedShape& shape, std::string prefix)
+  /// `positions`: those of another text, which it declares; null: its own.
+  TextEmbedding(const ComposedShape& shape,
+                std::string prefix,
+                std::shared_ptr<PositionEmbedding> positions = nullptr)
       : shape_(shape),
         prefix_(std::move(prefix)),
-        positions_({.name = prefix_ + ".pos.embedding.weight",
-                    .max_positions = shape.max_positions,
-                    .hidden_size = shape.hidden_size,
-                    .offset = shape.embedding.position_offset,
-                    .skip_padding = shape.embedding.position_offset > 0,
-                    .init = Init::normal(shape.init_std)}),
+        shares_(positions != nullptr),
+        positions_(shares_ ? std::move(positions) : positions_of(shape, prefix_)),
         norm_(norm_of(shape)) {}
 
+  [[nodiscard]] const std::shared_ptr<PositionEmbedding>& positions() const { return positions_; }
+
   void declare(nn::Params& params) {
-    if (shape_.embedding.positions) positions_.declare(params);
+    if (shape_.embedding.positions && !shares_) positions_->declare(params);
     if (shape_.embedding.segments) {
       segments_ = params.add(prefix_ + ".seg.embedding.weight",
                              {kSegments, shape_.hidden_size},
@@ -178,7 +194,7 @@ class TextEmbedding {
                                     const nn::Batch& batch,
                                     const char* site,
                                     nn::StepContext& context) const {
-    if (shape_.embedding.positions) x_BSC = x_BSC + positions_(batch, context);
+    if (shape_.embedding.positions) x_BSC = x_BSC + (*positions_)(batch, context);
     return finished(std::move(x_BSC), segments_of(batch), site, context);
   }
   /// Completes the embedding x of an answer, whose tokens are all in the first segment. `ids_BT`
@@ -188,7 +204,7 @@ class TextEmbedding {
                               const char* site,
                               nn::StepContext& context) const {
     const at::Tensor first_BT = at::ones_like(ids_BT, ids_BT.options().dtype(at::kLong));
-    if (shape_.embedding.positions) x_BTC = x_BTC + positions_.of(first_BT, context);
+    if (shape_.embedding.positions) x_BTC = x_BTC + positions_->of(first_BT, context);
     return finished(std::move(x_BTC), first_BT, site, context);
   }
   /// Completes the embedding x of all patches, and returns that of this rank's.
@@ -200,7 +216,7 @@ class TextEmbedding {
       // A rank of a grid has some of the images.
       const at::Tensor ids_BS = at::empty({batch.tensor("pixel_values").size(0), x_BSC.size(1)},
                                           x_BSC.options().dtype(at::kLong));
-      x_BSC = x_BSC + positions_.of_all(ids_BS, context);
+      x_BSC = x_BSC + positions_->of_all(ids_BS, context);
     }
     return finished(nn::take_tokens(x_BSC, context), {}, site, context);
   }
@@ -231,7 +247,8 @@ class TextEmbedding {
 
   ComposedShape shape_;
   std::string prefix_;
-  PositionEmbedding positions_;
+  bool shares_;
+  std::shared_ptr<PositionEmbedding> positions_;
   Norm norm_;
   Param* segments_ = nullptr;
 };
@@ -244,7 +261,7 @@ class ComposedInput final : public nn::Block {
         output_(output_of(shape)),
         patches_(patches_of(shape)),
         input_(shape, "embedding"),
-        answer_(shape, "tgt_embedding") {}
+        answer_(shape, "tgt_embedding", shape.shared_positions ? input_.positions() : nullptr) {}
 
   void declare(nn::Params& params) override {
     if (shape_.embedding.patches) {

@@ -54,6 +54,8 @@ struct ComposedShape : Sizes {
   double rope_theta = 10000.0;
   std::int64_t rotary_channels = 0;     ///< of a head, the first ones; 0: all
   std::int64_t num_decoder_layers = 0;  ///< layers of the writing stack; 0: none
+  bool qk_norm = false;           ///< norms of each head's queries and keys, of the kind `norm`
+  bool shared_positions = false;  ///< the writing stack has the positions of the reading one
   bool tie_embeddings = true;
   bool scale_output = false;  ///< divides the head's input by sqrt(hidden_size)
   /// Heads with names of their own: masked tokens, pairs of texts ("sp"), whole samples ("sp" or

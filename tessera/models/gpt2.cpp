@@ -82,6 +82,10 @@ SelfAttentionSpec attention_of(const Gpt2Shape& shape, std::int64_t layer) {
       .output_init = residual_init(shape),
       .dropout = shape.attention_dropout,
       .scale = attention_scale(shape, layer),
+      .qk_norm = shape.qk_norm ? QkNorm::LayerPerHead : QkNorm::None,
+      .qk_norm_eps = shape.layer_norm_eps,
+      .q_norm_name = "attn.q_norm",
+      .k_norm_name = "attn.k_norm",
   };
 }
 
@@ -161,8 +165,9 @@ std::int64_t Gpt2Shape::num_parameters() const {
   const std::int64_t C = hidden_size, F = ffn_hidden_size;
   const std::int64_t outputs = C + 2 * (C / std::max<std::int64_t>(num_heads, 1)) * kv_heads();
   const std::int64_t B = bias ? 1 : 0, inputs = (gated ? 2 : 1) * F;
-  const std::int64_t norms = 4 * C, qkv = outputs * (C + (qkv_bias ? B : 0)),
-                     projection = C * C + B * C;
+  const std::int64_t head = C / std::max<std::int64_t>(num_heads, 1),
+                     norms = 4 * C + (qk_norm ? 4 * head : 0),
+                     qkv = outputs * (C + (qkv_bias ? B : 0)), projection = C * C + B * C;
   const std::int64_t sparse_layers = std::count(sparse.begin(), sparse.end(), true);
   std::int64_t mlps = (num_layers - sparse_layers) * (inputs * (C + B) + C * F + B * C);
   if (sparse_layers > 0) mlps += sparse_layers * size_of(experts.value()).total;
@@ -196,6 +201,7 @@ const std::vector<Preset>& presets() {
 struct Gpt2Options final : FamilyOptions {
   std::optional<double> embedding_dropout, attention_dropout, residual_dropout, classifier_dropout;
   bool qkv_bias = true, bias = true, scale_attention = true, scale_attention_by_layer = false;
+  bool qk_norm = false;
   std::string activation = "gelu_tanh", feed_forward = "dense";
   double layer_norm_eps = 1e-5;
   double mlp_ratio = 4.0;
@@ -228,6 +234,9 @@ struct Gpt2Options final : FamilyOptions {
     fields.field("bias",
                  bias,
                  {.text = "Whether the projections of the layers have biases; norms always do."});
+    fields.field("qk_norm",
+                 qk_norm,
+                 {.text = "Whether the queries and keys of each head have layer norms."});
     fields.field("scale_attention",
                  scale_attention,
                  {.text = "Whether attention scores are divided by the square root of a head's "
@@ -275,6 +284,7 @@ void set_rest(const Gpt2Options& options, Gpt2Shape& shape, Checks& checks) {
   shape.qkv_bias = options.qkv_bias;
   shape.bias = options.bias;
   shape.gated = options.feed_forward == "gated";
+  shape.qk_norm = options.qk_norm;
   shape.scale_attention = options.scale_attention;
   shape.scale_by_layer = options.scale_attention_by_layer;
   shape.tie_embeddings = options.tie_embeddings;
@@ -331,6 +341,7 @@ json::Value description_of(const Gpt2Shape& shape, const MoeOptions& moe) {
   out.qkv_bias = shape.qkv_bias;
   out.bias = shape.bias;
   out.feed_forward = shape.gated ? "gated" : "dense";
+  out.qk_norm = shape.qk_norm;
   out.scale_attention = shape.scale_attention;
   out.scale_attention_by_layer = shape.scale_by_layer;
   out.tie_embeddings = shape.tie_embeddings;
@@ -344,7 +355,8 @@ json::Value description_of(const Gpt2Shape& shape, const MoeOptions& moe) {
   // A model without these forms is described as before there were any.
   std::erase_if(description.members(), [&](const auto& member) {
     return (member.first == "bias" && shape.bias) ||
-           (member.first == "feed_forward" && !shape.gated);
+           (member.first == "feed_forward" && !shape.gated) ||
+           (member.first == "qk_norm" && !shape.qk_norm);
   });
   return description;
 }
@@ -429,10 +441,11 @@ json::Value to_hf(const Gpt2Options& options) {
                   fmt::format("Hugging Face's GPT-2 has no experts (model.moe.num_experts is {})",
                               options.moe.num_experts),
                   "choose a family with experts in model.family");
-  TESSERA_REQUIRE(options.bias && options.feed_forward == "dense",
+  TESSERA_REQUIRE(options.bias && options.feed_forward == "dense" && !options.qk_norm,
                   Unsupported,
-                  "Hugging Face's GPT-2 has biases, and an MLP without a gate",
-                  "train with model.bias true and model.feed_forward dense");
+                  "Hugging Face's GPT-2 has biases, an MLP without a gate, and no norms of queries "
+                  "and keys",
+                  "train with model.bias true, model.feed_forward dense and model.qk_norm false");
   TESSERA_REQUIRE(options.qkv_bias,
                   Unsupported,
                   "model.qkv_bias is false, and Hugging Face's GPT-2 always has that bias",

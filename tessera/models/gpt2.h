@@ -22,7 +22,8 @@ struct Gpt2Shape : Sizes {
   bool qkv_bias = true, tie_embeddings = true;
   /// Biases of all projections of the layers; false: none of them, whatever qkv_bias says.
   bool bias = true;
-  bool gated = false;  ///< the MLP computes activation(gate) * up
+  bool gated = false;    ///< the MLP computes activation(gate) * up
+  bool qk_norm = false;  ///< layer norms of each head's queries and keys
   std::string activation = "gelu_tanh";
   /// Attention scores are divided by the square root of the channels of a head; and those of layer
   /// i by i + 1 as well.

@@ -36,6 +36,12 @@ void MoeOptions::Router::describe(config::Fields& fields) {
                group_rank,
                {.text = "Rank of a group: its best score, or the sum of its two best scores.",
                 .choices = {"best", "best_two"}});
+  fields.field("choice",
+               choice,
+               {.text = "Choice of experts in training: those of the best scores, or of the best "
+                        "ones after Sinkhorn's scaling, which spreads the tokens of a micro-batch "
+                        "over the experts without a loss.",
+                .choices = {"best", "sinkhorn"}});
   fields.field(
       "mixer_eps", mixer_eps, {.text = "Threshold of the sparse mixer.", .min = 0, .max = 1});
   fields.field("bias", bias, {.text = "Whether the router's logits have a bias."});
@@ -178,6 +184,8 @@ ExpertsSpec experts_of(const MoeOptions& options, const MoeModel& model) {
                      .top_groups = router.top_groups,
                      .group_rank = router.group_rank == "best" ? ops::GroupRank::Best
                                                                : ops::GroupRank::BestTwo,
+                     .choice = router.choice == "sinkhorn" ? ops::RouterChoice::Sinkhorn
+                                                           : ops::RouterChoice::Best,
                      .mixer_eps = router.mixer_eps,
                      .bias = router.bias,
                      .correction = router.correction || router.bias_update > 0.0,
@@ -253,6 +261,13 @@ void check_router(const MoeOptions& options, Checks& checks) {
                  "model.moe.top_k",
                  fmt::format("the sparse mixer chooses 2 experts, and top_k is {}", options.top_k),
                  "set top_k to 2");
+  const bool plain = router.groups == 1 && !router.correction && router.bias_update == 0.0 &&
+                     router.score != "sparse_mixer";
+  checks.require(router.choice != "sinkhorn" || plain,
+                 "model.moe.router.choice",
+                 "Sinkhorn's scaling chooses among all experts by their scores alone",
+                 "remove router.groups, router.correction and router.bias_update, and use softmax "
+                 "or sigmoid");
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ struct MoeOptions {
     double scale = 1.0;
     std::int64_t groups = 1, top_groups = 1;
     std::string group_rank = "best_two";
+    std::string choice = "best";
     double mixer_eps = 0.01;
     bool bias = false, correction = false;
     double bias_update = 0.0;

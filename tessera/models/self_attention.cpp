@@ -37,9 +37,12 @@ void SelfAttention::declare_norms(nn::Params& params) {
   const std::int64_t H = spec_.num_heads, G = spec_.num_kv_heads, K = spec_.head_dim;
   const std::int64_t group = std::max<std::int64_t>(1, H / G);
   const Init init = spec_.qk_norm_offset == 0.0 ? Init::ones() : Init::zeros();
-  if (spec_.qk_norm == QkNorm::PerHead) {
+  if (spec_.qk_norm == QkNorm::PerHead || spec_.qk_norm == QkNorm::LayerPerHead) {
     q_norm_ = params.add(spec_.q_norm_name + ".weight", {K}, {None}, init);
     k_norm_ = params.add(spec_.k_norm_name + ".weight", {K}, {None}, init);
+    if (spec_.qk_norm == QkNorm::PerHead) return;
+    q_norm_bias_ = params.add(spec_.q_norm_name + ".bias", {K}, {None}, Init::zeros());
+    k_norm_bias_ = params.add(spec_.k_norm_name + ".bias", {K}, {None}, Init::zeros());
   } else if (spec_.qk_norm == QkNorm::AllHeads) {
     const bool shared = group > 1;
     q_norm_ = params.add(spec_.q_norm_name + ".weight",
@@ -96,7 +99,11 @@ void SelfAttention::prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContex
     const auto apply = spec_.qk_norm == QkNorm::PerHead ? nn::head_norm : nn::all_heads_norm;
     return apply(x_BHTK, weight, spec_.qk_norm_eps, spec_.qk_norm_offset, context);
   };
-  if (q_norm_ != nullptr) {
+  if (q_norm_bias_ != nullptr) {
+    const double eps = spec_.qk_norm_eps;
+    qkv.q_BHTK = nn::head_layer_norm(qkv.q_BHTK, *q_norm_, *q_norm_bias_, eps, context);
+    qkv.k_BGTK = nn::head_layer_norm(qkv.k_BGTK, *k_norm_, *k_norm_bias_, eps, context);
+  } else if (q_norm_ != nullptr) {
     qkv.q_BHTK = norm(qkv.q_BHTK, *q_norm_);
     qkv.k_BGTK = norm(qkv.k_BGTK, *k_norm_);
   }

@@ -18,11 +18,15 @@
 
 namespace tessera::models {
 
-/// An RMS norm of queries and keys, before rotation.
+/// A norm of queries and keys, before rotation.
 enum class QkNorm : std::uint8_t {
   None,
-  PerHead,  ///< over the channels of each head, with one weight for all heads (Qwen 3, Gemma 3)
-  AllHeads  ///< over the channels of all heads together (OLMo 2)
+  PerHead,   ///< RMS, over the channels of each head, with one weight for all heads (Qwen 3, Gemma
+             ///< 3)
+  AllHeads,  ///< RMS, over the channels of all heads together (OLMo 2)
+  /// A layer norm over the channels of each head, with one weight and one bias for all heads
+  /// (Megatron-LM).
+  LayerPerHead
 };
 
 /// A table [buckets, heads] that all layers of a stack share, as a tied parameter.
@@ -107,6 +111,8 @@ class SelfAttention {
   Param* output_bias_ = nullptr;
   Param* q_norm_ = nullptr;
   Param* k_norm_ = nullptr;
+  Param* q_norm_bias_ = nullptr;
+  Param* k_norm_bias_ = nullptr;
   Param* relative_bias_ = nullptr;
   Param* sinks_ = nullptr;
   std::vector<double> alibi_;

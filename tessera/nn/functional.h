@@ -145,7 +145,13 @@ Qkv split_qkv(const at::Tensor& x_BTO, const Param& weight, HeadRange queries = 
 /// ranks sum the contributions of their heads to the weight's gradient.
 at::Tensor head_norm(
     const at::Tensor& x_BHTK, const Param& weight, double eps, double offset, StepContext& context);
-/// The same without a weight (Llama 4).
+/// The layer norm over each head's channels (Megatron-LM): weight and bias [K] as above.
+at::Tensor head_layer_norm(const at::Tensor& x_BHTK,
+                           const Param& weight,
+                           const Param& bias,
+                           double eps,
+                           StepContext& context);
+/// The RMS norm without a weight (Llama 4).
 at::Tensor plain_head_norm(const at::Tensor& x_BHTK, double eps);
 /// The RMS norm over the channels of all heads together (OLMo 2): `weight` [H * K] is split as the
 /// heads are; tensor-parallel ranks sum the squares.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMS norms of queries and keys. Legend: B batch, H heads of this rank, T tokens, K channels of a
+// Norms of queries and keys. Legend: B batch, H heads of this rank, T tokens, K channels of a
 // head, N rows.
 #include <ATen/ATen.h>
 
@@ -46,6 +46,15 @@ void write_weight(const at::Tensor& dweight, const Param& weight, StepContext& c
   });
 }
 
+/// Sums the gradient of a norm of heads over tensor-parallel ranks and writes it. No two of them
+/// have the same heads of the same samples. If ranks split the tokens between layers, the gradients
+/// of all such weights are summed over them elsewhere.
+void write_head_gradient(const at::Tensor& gradient, const Param& weight, StepContext& context) {
+  if (context.tensor != nullptr && !context.cuts_tokens())
+    add_over(*context.tensor->group, gradient, context, "gradients of a norm of heads");
+  write_weight(gradient, weight, context);
+}
+
 /// [B, H, T, K] -> rows that hold one token's channels, of one head or of all heads.
 at::Tensor rows_of_heads(const at::Tensor& x_BHTK, std::int64_t channels) {
   return x_BHTK.transpose(1, 2).reshape({-1, channels}).contiguous();
@@ -87,16 +96,54 @@ struct HeadNormNode : torch::autograd::Function<HeadNormNode> {
                                                  multiplier(weight, use.offset),
                                                  dweight,
                                                  /*accumulate_weight=*/false);
-    if (dweight.defined()) {
-      // No two tensor-parallel ranks have the same heads of the same samples. If ranks split the
-      // tokens between layers, the gradients of all such weights are summed over them elsewhere.
-      if (use.context->tensor != nullptr && !use.context->cuts_tokens()) {
-        add_over(
-            *use.context->tensor->group, dweight, *use.context, "gradients of a norm of heads");
-      }
-      write_weight(dweight, *use.weight, *use.context);
-    }
+    if (dweight.defined()) write_head_gradient(dweight, *use.weight, *use.context);
     return {heads_of_rows(dx, use.sizes), {}, {}};
+  }
+};
+
+struct HeadLayerNormNode : torch::autograd::Function<HeadLayerNormNode> {
+  struct UseBoth {
+    const Param* weight;
+    const Param* bias;
+    StepContext* context;
+    std::vector<std::int64_t> sizes;
+  };
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& x_BHTK,
+                            const at::Tensor& weight,
+                            const at::Tensor& bias,
+                            double eps,
+                            UseBoth use) {
+    const at::Tensor x = rows_of_heads(x_BHTK, x_BHTK.size(3));
+    const ops::LayerNormOut out = ops::layer_norm(x, weight.view({-1}), bias.view({-1}), eps);
+    save(node, {x, weight, out.mean_N, out.rstd_N});
+    use.sizes = x_BHTK.sizes().vec();
+    const at::Tensor y = heads_of_rows(out.y_NC, use.sizes);
+    keep(node, std::move(use));
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const UseBoth& use = kept<UseBoth>(node);
+    const auto floats = [&](bool needed) {
+      return needed ? at::empty({x.size(1)}, x.options().dtype(at::kFloat)) : at::Tensor();
+    };
+    const at::Tensor dweight = floats(node->needs_input_grad(1)),
+                     dbias = floats(node->needs_input_grad(2));
+    const at::Tensor dx = ops::layer_norm_backward(rows_of_heads(grads[0], x.size(1)),
+                                                   x,
+                                                   saved[2],
+                                                   saved[3],
+                                                   saved[1].view({-1}),
+                                                   dweight,
+                                                   /*accumulate_weight=*/false,
+                                                   dbias,
+                                                   /*accumulate_bias=*/false);
+    if (dweight.defined()) write_head_gradient(dweight, *use.weight, *use.context);
+    if (dbias.defined()) write_head_gradient(dbias, *use.bias, *use.context);
+    return {heads_of_rows(dx, use.sizes), {}, {}, {}, {}};
   }
 };
 
@@ -180,6 +227,18 @@ at::Tensor head_norm(const at::Tensor& x_BHTK,
                      double offset,
                      StepContext& context) {
   return detail::apply<HeadNormNode>(x_BHTK, weight.tensor(), Use{&weight, &context, eps, offset});
+}
+
+at::Tensor head_layer_norm(const at::Tensor& x_BHTK,
+                           const Param& weight,
+                           const Param& bias,
+                           double eps,
+                           StepContext& context) {
+  return detail::apply<HeadLayerNormNode>(x_BHTK,
+                                          weight.tensor(),
+                                          bias.tensor(),
+                                          eps,
+                                          HeadLayerNormNode::UseBoth{&weight, &bias, &context, {}});
 }
 
 at::Tensor plain_head_norm(const at::Tensor& x_BHTK, double eps) {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/experts.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tiled_form.h"
+#include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/linear.h"
 
@@ -93,6 +98,20 @@ struct ChooseNode : torch::autograd::Function<ChooseNode> {
   }
 };
 
+/// The sum over the ranks that share the tokens of a micro-batch; empty: this rank has all.
+ops::SumOverRanks sum_over_tokens(StepContext& context) {
+  if (!context.shares_tokens()) return {};
+  return [&context](std::span<double> values) {
+    const ContextParallel& shared = *context.context_parallel;
+    const std::vector<double> all =
+        shared.world->all_reduce(*shared.group,
+                                 std::vector<double>(values.begin(), values.end()),
+                                 comm::Op::Sum,
+                                 site(context, "Sinkhorn's sums over tokens"));
+    std::copy(all.begin(), all.end(), values.begin());
+  };
+}
+
 /// True if experts have their capacity in passes of this mode.
 bool is_used(ops::CapacityUse use, const StepContext& context) {
   if (context.training() || use == ops::CapacityUse::Always) return true;
@@ -127,7 +146,10 @@ Routed route(const at::Tensor& h_BTC,
   }
   const at::Tensor correction =
       weights.correction ? weights.correction->tensor().detach() : at::Tensor();
-  out.choices = ops::choose_experts(out.logits_NE.detach(), correction, spec);
+  ops::RouterSpec used = spec;
+  if (!context.training()) used.choice = ops::RouterChoice::Best;
+  out.choices =
+      ops::choose_experts(out.logits_NE.detach(), correction, used, sum_over_tokens(context));
   const ops::CapacitySpec limit = is_used(capacity.use, context) ? capacity : ops::CapacitySpec();
   out.dropped = ops::drop_choices(out.choices, spec, limit, E, samples);
   const variable_list made = detail::apply<ChooseNode>(

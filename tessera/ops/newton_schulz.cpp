@@ -28,6 +28,26 @@ double norm_of(const float* values, std::int64_t numel, Device device) {
   return std::sqrt(sum);
 }
 
+at::Tensor matrix_at(float* values, std::int64_t rows, std::int64_t columns) {
+  return tensor_of({values, static_cast<std::size_t>(rows * columns), DType::F32, matrix_device})
+      .view({rows, columns});
+}
+
+/// The iteration on a matrix whose root of the sum of squares is `norm`.
+at::Tensor iterated(const at::Tensor& matrix, double norm, const NewtonSchulz& how) {
+  const bool tall = matrix.size(0) > matrix.size(1);
+  // A wide matrix is copied too, because products may depend on the alignment of their operands.
+  at::Tensor x = (tall ? matrix.t() : matrix).clone(at::MemoryFormat::Contiguous);
+  x.div_(std::max(norm, how.eps));
+  for (int step = 0; step < how.steps; ++step) {
+    const auto [a, b, c] =
+        how.coefficients[static_cast<std::size_t>(step) % how.coefficients.size()];
+    const at::Tensor gram = at::mm(x, x.t());
+    x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a, 1.0);
+  }
+  return (tall ? x.t() : x).contiguous();
+}
+
 }  // namespace
 
 ScopedMatrixDevice::ScopedMatrixDevice(Device device)
@@ -41,20 +61,27 @@ void orthogonalize(float* matrix_RC,
                    std::int64_t rows,
                    std::int64_t columns,
                    const NewtonSchulz& how) {
-  const Device device = matrix_device;
-  const auto [a, b, c] = how.coefficients;
-  const at::Tensor matrix =
-      tensor_of({matrix_RC, static_cast<std::size_t>(rows * columns), DType::F32, device})
-          .view({rows, columns});
-  const bool tall = rows > columns;
-  // A wide matrix is copied too, because products may depend on the alignment of their operands.
-  at::Tensor x = (tall ? matrix.t() : matrix).clone(at::MemoryFormat::Contiguous);
-  x.div_(std::max(norm_of(matrix_RC, rows * columns, device), how.eps));
-  for (int step = 0; step < how.steps; ++step) {
-    const at::Tensor gram = at::mm(x, x.t());
-    x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a, 1.0);
+  const at::Tensor matrix = matrix_at(matrix_RC, rows, columns);
+  matrix.copy_(iterated(matrix, norm_of(matrix_RC, rows * columns, matrix_device), how));
+}
+
+void orthogonalize_parts(float* matrix_RC,
+                         std::int64_t columns,
+                         const MatrixParts& parts,
+                         const NewtonSchulz& how) {
+  std::int64_t of_group = 0;
+  for (const MatrixParts::Part& part : parts.parts)
+    of_group += part.rows;
+  const at::Tensor groups = matrix_at(matrix_RC, parts.groups * of_group, columns)
+                                .view({parts.groups, of_group, columns});
+  std::int64_t begin = 0;
+  for (const auto& [rows, factor] : parts.parts) {
+    const at::Tensor of_part = groups.narrow(1, begin, rows),
+                     own = of_part.reshape({parts.groups * rows, columns}).contiguous();
+    const double norm = norm_of(own.const_data_ptr<float>(), own.numel(), matrix_device);
+    of_part.copy_(iterated(own, norm, how).mul(factor).view(of_part.sizes()));
+    begin += rows;
   }
-  matrix.copy_(tall ? x.t() : x);
 }
 
 }  // namespace tessera::ops

@@ -4,13 +4,15 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "tessera/base/dtype.h"
 
 namespace tessera::ops {
 
 struct NewtonSchulz {
-  std::array<double, 3> coefficients = {3.4445, -4.7750, 2.0315};
+  /// One set for each step; after the last comes the first again.
+  std::vector<std::array<double, 3>> coefficients = {{3.4445, -4.7750, 2.0315}};
   int steps = 5;
   double eps = 1e-7;  ///< minimum norm by which the matrix is divided
 };
@@ -25,6 +27,21 @@ void orthogonalize(float* matrix_RC,
                    std::int64_t rows,
                    std::int64_t columns,
                    const NewtonSchulz& how);
+/// The parts of a matrix: its rows are `groups` equal groups, each with the rows of every part in
+/// turn, and the part's result is multiplied by its factor.
+struct MatrixParts {
+  struct Part {
+    std::int64_t rows = 0;  ///< in each group
+    double factor = 1.0;
+  };
+  std::int64_t groups = 1;
+  std::vector<Part> parts;
+};
+/// The same for each part of a matrix, which is a matrix of its own.
+void orthogonalize_parts(float* matrix_RC,
+                         std::int64_t columns,
+                         const MatrixParts& parts,
+                         const NewtonSchulz& how);
 
 /// While it exists, orthogonalize() on this thread takes matrices in the memory of `device` instead
 /// of the host's.

@@ -108,7 +108,29 @@ void choose_mixed(Row logits, const RouterSpec& spec, const Chosen& out) {
   }
 }
 
-void choose_one(Row logits, const float* correction, const RouterSpec& spec, const Chosen& out) {
+/// Values that are the same for all tokens, by expert; null: none.
+struct ByExpert {
+  const float* correction = nullptr;  ///< added to scores for the choice
+  const double* shift = nullptr;      ///< added to logits for the choice
+};
+
+/// The values by which a token's experts are chosen.
+std::vector<float> keys_of(Row logits, Row raw, const RouterSpec& spec, const ByExpert& added) {
+  // Without sums or corrections of scores, logits have the order of the scores and are not rounded.
+  const bool by_score =
+      added.correction != nullptr || (spec.groups > 1 && spec.group_rank == GroupRank::BestTwo);
+  const Row from = by_score ? raw : logits;
+  std::vector<float> keys(from.begin(), from.end());
+  for (std::size_t e = 0; e < keys.size(); ++e) {
+    if (added.correction != nullptr) keys[e] += added.correction[e];
+    if (added.shift != nullptr)
+      keys[e] = static_cast<float>(static_cast<double>(keys[e]) + added.shift[e]);
+  }
+  close_groups(keys, spec);
+  return keys;
+}
+
+void choose_one(Row logits, const ByExpert& added, const RouterSpec& spec, const Chosen& out) {
   const bool sigmoids = spec.score == RouterScore::Sigmoid;
   std::vector<float> raw(logits.size());
   if (sigmoids) {
@@ -123,15 +145,7 @@ void choose_one(Row logits, const float* correction, const RouterSpec& spec, con
     std::copy(raw.begin(), raw.end(), out.scores.begin());
   }
   if (spec.score == RouterScore::SparseMixer) return choose_mixed(logits, spec, out);
-  // Without sums or corrections of scores, logits have the order of the scores and are not rounded.
-  const bool by_score =
-      correction != nullptr || (spec.groups > 1 && spec.group_rank == GroupRank::BestTwo);
-  std::vector<float> keys(by_score ? raw : std::vector<float>(logits.begin(), logits.end()));
-  if (correction != nullptr) {
-    for (std::size_t e = 0; e < keys.size(); ++e)
-      keys[e] += correction[e];
-  }
-  close_groups(keys, spec);
+  std::vector<float> keys = keys_of(logits, raw, spec, added);
   for (std::int64_t k = 0; k < spec.top_k; ++k) {
     const std::size_t best = best_of(keys);
     out.experts[k] = static_cast<std::int32_t>(best);
@@ -188,7 +202,8 @@ void check(std::int64_t E, const RouterSpec& spec) {
 
 Choices choose_experts(const at::Tensor& logits_NE,
                        const at::Tensor& correction_E,
-                       const RouterSpec& spec) {
+                       const RouterSpec& spec,
+                       const SumOverRanks& sum) {
   const std::int64_t N = logits_NE.size(0), E = logits_NE.size(1), K = spec.top_k;
   check(E, spec);
   const OpScope scope("choose experts", [&] {
@@ -207,7 +222,11 @@ Choices choose_experts(const at::Tensor& logits_NE,
   const at::Tensor correction =
       correction_E.defined() ? correction_E.to(at::kCPU, at::kFloat).contiguous() : at::Tensor();
   const auto* from = logits.const_data_ptr<float>();
-  const float* added = correction.defined() ? correction.const_data_ptr<float>() : nullptr;
+  std::vector<double> shifts;
+  if (spec.choice == RouterChoice::Sinkhorn) shifts = sinkhorn_shifts(from, N, E, sum);
+  const ByExpert added = {
+      .correction = correction.defined() ? correction.const_data_ptr<float>() : nullptr,
+      .shift = shifts.empty() ? nullptr : shifts.data()};
   auto* experts = out.chosen_NK.data_ptr<std::int32_t>();
   auto *raw = out.raw_NK.data_ptr<float>(), *scores = out.scores_NE.data_ptr<float>();
   const auto width = static_cast<std::size_t>(E);

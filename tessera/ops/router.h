@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/ops/sinkhorn.h"
+
 namespace tessera::ops {
 
 /// The function of the logits from which weights are computed.
@@ -21,6 +23,12 @@ enum class GroupRank : std::uint8_t {
   BestTwo  ///< by the sum of the two best scores, with the correction (V3)
 };
 
+/// How a token's experts are chosen from the scores.
+enum class RouterChoice : std::uint8_t {
+  Best,     ///< those of the largest scores, plus the correction
+  Sinkhorn  ///< those of the largest scores after sinkhorn_shifts(), which needs no balance loss
+};
+
 struct RouterSpec {
   std::int64_t top_k = 2;  ///< K
   RouterScore score = RouterScore::Softmax;
@@ -32,6 +40,8 @@ struct RouterSpec {
   std::int64_t groups = 1;      ///< n_group: groups of neighbouring experts, of equal size
   std::int64_t top_groups = 1;  ///< topk_group: number of groups whose experts a token may use
   GroupRank group_rank = GroupRank::BestTwo;
+  /// Sinkhorn is for training: other passes choose the best. Without groups and corrections.
+  RouterChoice choice = RouterChoice::Best;
   double mixer_eps = 0.01;  ///< SparseMixer: router_jitter_noise
   bool bias = false;        ///< the logits have a bias (gpt_oss)
   /// A value for each expert, added to the scores for the choice but not for the weights
@@ -87,13 +97,15 @@ struct Choices {
 };
 
 /// Chooses for each row of `logits_NE` (fp32, any device) the K experts of the largest scores; of
-/// equal ones the lower expert. A row of the result depends on this row alone. `correction_E`
+/// equal ones the lower expert. A row of the result depends on this row alone, except with
+/// Sinkhorn's choice, for which `sum` sums over the ranks that share the tokens. `correction_E`
 /// (fp32) is undefined without a correction. Throws Error{Shape} unless K is at most the number of
 /// experts that may be chosen. Cost: O(N E K). Can be called from any thread; no autograd. On meta
 /// it returns tensors on meta.
 Choices choose_experts(const at::Tensor& logits_NE,
                        const at::Tensor& correction_E,
-                       const RouterSpec& spec);
+                       const RouterSpec& spec,
+                       const SumOverRanks& sum = {});
 /// The gradient of `logits_NE`, fp32, from the gradients of weights and scores, each of which may
 /// be undefined. The choice itself is constant.
 at::Tensor choose_experts_backward(const at::Tensor& dweights_NK,

@@ -20,9 +20,12 @@ namespace tessera::optim {
 namespace {
 
 /// Factor on the learning rate of a matrix.
-enum class AdjustLr : std::uint8_t { Original, MatchRmsAdamW };
-constexpr auto kAdjustLr = std::to_array<config::Named<AdjustLr>>(
-    {{AdjustLr::Original, "original"}, {AdjustLr::MatchRmsAdamW, "match_rms_adamw"}});
+enum class AdjustLr : std::uint8_t { Original, MatchRmsAdamW, Spectral, UnitRmsNorm };
+constexpr auto kAdjustLr =
+    std::to_array<config::Named<AdjustLr>>({{AdjustLr::Original, "original"},
+                                            {AdjustLr::MatchRmsAdamW, "match_rms_adamw"},
+                                            {AdjustLr::Spectral, "spectral"},
+                                            {AdjustLr::UnitRmsNorm, "unit_rms_norm"}});
 /// DeepSpeed's implementations of the iteration, which give the same result.
 enum class NewtonSchulzMethod : std::uint8_t { Gram, Standard };
 constexpr auto kNewtonSchulzMethods = std::to_array<config::Named<NewtonSchulzMethod>>(
@@ -39,6 +42,8 @@ struct MuonOptions {
   std::vector<double> betas = {0.9, 0.95}, adam_betas = {0.9, 0.95};
   NewtonSchulzMethod ns_method = NewtonSchulzMethod::Gram;
   AdjustLr adjust_lr_fn = AdjustLr::Original;
+  double scale_factor = 1.0;
+  bool split_qkv = false;
 
   void describe(config::Fields& f) {
     f.field("lr",
@@ -64,7 +69,8 @@ struct MuonOptions {
         "ns_coefficients",
         ns_coefficients,
         {.text =
-             "Coefficients a, b, c of an iteration: X = a X + (b A + c A^2) X with A = X X^T."});
+             "Coefficients a, b, c of an iteration: X = a X + (b A + c A^2) X with A = X X^T. More "
+             "sets of three are those of the following iterations, in turn."});
     f.field("ns_eps",
             ns_eps,
             {.text = "Lower bound of the norm that a momentum is divided by.", .min = 0});
@@ -77,8 +83,15 @@ struct MuonOptions {
     f.choice("adjust_lr_fn",
              adjust_lr_fn,
              kAdjustLr,
-             {.text = "Factor on lr for a matrix of R rows and C columns: sqrt(max(1, R / C)), or "
-                      "0.2 sqrt(max(R, C)) to match learning rates of AdamW."});
+             {.text = "Factor on lr for a matrix of R rows and C columns: sqrt(max(1, R / C)); "
+                      "0.2 sqrt(max(R, C)) to match learning rates of AdamW; spectral, sqrt(max(R, "
+                      "C)); or unit_rms_norm, sqrt(R / C)."});
+    f.field("scale_factor",
+            scale_factor,
+            {.text = "Another factor on lr for hidden matrices.", .min = 0, .above_min = true});
+    f.field("split_qkv",
+            split_qkv,
+            {.text = "Orthogonalize queries, keys and values of one projection each on its own."});
   }
   void describe_adam(config::Fields& f) {
     f.field("adam_lr",
@@ -138,10 +151,10 @@ struct MuonOptions {
                  "remove one of them");
   }
   void check_coefficients(const json::Value& params, config::Problems& problems) {
-    if (ns_coefficients.size() == 3) return;
+    if (!ns_coefficients.empty() && ns_coefficients.size() % 3 == 0) return;
     problems.add(place_of(params, "ns_coefficients"),
                  "ns_coefficients",
-                 "expected three numbers",
+                 "expected three numbers, or sets of three",
                  "\"ns_coefficients\": [3.4445, -4.775, 2.0315]");
     ns_coefficients = MuonOptions{}.ns_coefficients;
   }
@@ -182,12 +195,16 @@ class Muon final : public Rule {
 
   void transform(const MatrixView& view, const UpdateScalars&) const override {
     const std::vector<double>& c = options_.ns_coefficients;
-    ops::orthogonalize(view.direction,
-                       view.facts->rows,
-                       view.facts->columns,
-                       {.coefficients = {c[0], c[1], c[2]},
-                        .steps = static_cast<int>(options_.ns_steps),
-                        .eps = options_.ns_eps});
+    ops::NewtonSchulz how = {
+        .coefficients = {}, .steps = static_cast<int>(options_.ns_steps), .eps = options_.ns_eps};
+    for (std::size_t i = 0; i + 2 < c.size(); i += 3)
+      how.coefficients.push_back({c[i], c[i + 1], c[i + 2]});
+    const ParamFacts& facts = *view.facts;
+    if (!splits(facts)) return ops::orthogonalize(view.direction, facts.rows, facts.columns, how);
+    ops::MatrixParts parts = {.groups = facts.row_groups, .parts = {}};
+    for (const std::int64_t rows : facts.row_parts)
+      parts.parts.push_back({rows, adjustment(facts.row_groups * rows, facts.columns)});
+    ops::orthogonalize_parts(view.direction, facts.columns, parts, how);
   }
 
   void update(const ShardView& view, const UpdateScalars& scalars) const override {
@@ -197,19 +214,34 @@ class Muon final : public Rule {
     ops::apply_direction(range_of(view, scalars),
                          view.direction,
                          nullptr,
-                         {.rate = lr * adjustment(*view.facts),
+                         {.rate = lr * factor(*view.facts),
                           .decay = lr * decay_of(view, scalars, options_.weight_decay)});
   }
 
  private:
   static bool hidden(const ParamFacts& facts) { return facts.matrix && !facts.embedding; }
 
-  [[nodiscard]] double adjustment(const ParamFacts& facts) const {
-    const double rows = static_cast<double>(facts.rows),
-                 columns = static_cast<double>(facts.columns);
-    if (options_.adjust_lr_fn == AdjustLr::Original)
-      return std::sqrt(std::max(1.0, rows / columns));
-    return 0.2 * std::sqrt(std::max(rows, columns));
+  [[nodiscard]] bool splits(const ParamFacts& facts) const {
+    return options_.split_qkv && !facts.row_parts.empty();
+  }
+  /// The factor on lr that transform() has not applied to the parts.
+  [[nodiscard]] double factor(const ParamFacts& facts) const {
+    const double of_matrix = splits(facts) ? 1.0 : adjustment(facts.rows, facts.columns);
+    return options_.scale_factor * of_matrix;
+  }
+  [[nodiscard]] double adjustment(std::int64_t all_rows, std::int64_t all_columns) const {
+    const auto rows = static_cast<double>(all_rows), columns = static_cast<double>(all_columns);
+    switch (options_.adjust_lr_fn) {
+      case AdjustLr::Original:
+        return std::sqrt(std::max(1.0, rows / columns));
+      case AdjustLr::MatchRmsAdamW:
+        return 0.2 * std::sqrt(std::max(rows, columns));
+      case AdjustLr::UnitRmsNorm:
+        return std::sqrt(rows / columns);
+      case AdjustLr::Spectral:
+        break;
+    }
+    return std::sqrt(std::max(rows, columns));
   }
 
   void update_adamw(ShardView view, const UpdateScalars& scalars) const {

@@ -29,6 +29,10 @@ struct ParamFacts {
   std::int64_t columns = 0;  ///< its last dimension; a vector has one row
   bool matrix = false;       ///< two or more dimensions
   bool embedding = false;    ///< a table or an output head over the vocabulary
+  /// Several projections in one matrix (queries, keys and values): its rows are `row_groups` equal
+  /// groups, each with the rows of every part in turn. Empty: one projection.
+  std::int64_t row_groups = 1;
+  std::vector<std::int64_t> row_parts = {};
   [[nodiscard]] std::int64_t numel() const { return rows * columns; }
 };
 

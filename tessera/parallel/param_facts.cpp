@@ -2,6 +2,22 @@
 #include "tessera/parallel/param_facts.h"
 
 namespace tessera::parallel {
+namespace {
+
+/// Sets the parts of fused projections to the heads of attention: [parts, heads, channels, embed],
+/// or, by heads of keys and values, [kv_heads, queries of a group + 2, channels, embed].
+void set_parts(const ParamInfo& info, optim::ParamFacts& facts) {
+  const Shape& shape = info.shape;
+  if (shape.size() != 4 || info.axes.size() != 4) return;
+  if (info.axes[0] == LogicalAxis::None && info.axes[1] == LogicalAxis::Heads) {
+    facts.row_parts.assign(static_cast<std::size_t>(shape[0]), shape[1] * shape[2]);
+  } else if (info.axes[0] == LogicalAxis::KvHeads) {
+    facts.row_groups = shape[0];
+    facts.row_parts = {(shape[1] - 2) * shape[2], shape[2], shape[2]};
+  }
+}
+
+}  // namespace
 
 optim::ParamFacts facts_of(const ParamInfo& info) {
   Shape shape = info.matrix_shape;
@@ -11,6 +27,7 @@ optim::ParamFacts facts_of(const ParamInfo& info) {
   facts.matrix = shape.size() >= 2;
   facts.columns = shape.empty() ? 1 : shape.back();
   facts.rows = facts.columns == 0 ? 1 : info.numel() / info.num_matrices() / facts.columns;
+  set_parts(info, facts);
   facts.embedding = facts.matrix && info.role != Role::Matrix && info.role != Role::Vector;
   return facts;
 }

@@ -284,19 +284,16 @@ void check_pipeline(const TrainConfig& config,
   // If the batch could not be solved, uses the given value.
   const std::int64_t micros =
       accumulation > 0 ? accumulation : config.gradient_accumulation_steps.value_or(0);
-  if (schedule.whole_rounds && micros % options.size != 0) {
-    const std::int64_t below = micros / options.size * options.size;
+  if (schedule.full_round && micros < options.size) {
     problems.add(
         origins.place("parallel.pipeline.schedule"),
         "parallel.pipeline.schedule",
-        fmt::format("the schedule {} takes micro-batches in rounds of as many as there are stages, "
-                    "and {} are not a multiple of {}",
+        fmt::format("the schedule {} takes at least as many micro-batches as there are stages, and "
+                    "{} are fewer than {}",
                     options.schedule,
                     micros,
                     options.size),
-        below > 0 ? fmt::format(
-                        "set gradient_accumulation_steps to {} or {}", below, below + options.size)
-                  : fmt::format("set gradient_accumulation_steps to {}", options.size));
+        fmt::format("set gradient_accumulation_steps to {} or more", options.size));
   }
   if (optim::exchange_needs(config.optimizer).fused) {
     problems.add(origins.place("optimizer.type"),

@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/data/sources.h"
 #include "tessera/tasks/masked_tokens.h"
 #include "tessera/tasks/record_task.h"
 #include "tessera/tasks/sentence_pairs.h"
+#include "tessera/tasks/sentences.h"
 #include "tessera/tasks/special_token.h"
 #include "tessera/tasks/task.h"
 #include "tessera/tasks/token_task.h"
@@ -141,14 +141,7 @@ class MaskedLm final : public Task {
           request,
           [this](const DataRequest& kept) { return pairs_of(kept); },
           "documents or pairs",
-          [](const std::vector<std::string>& names) {
-            std::vector<std::string> out;
-            for (const data::Source& source : data::expand_sources({names.begin(), names.end()})) {
-              data::refuse_range(source);
-              out.push_back(source.path.string());
-            }
-            return out;
-          });
+          sentence_files);
     }
     data::Datasets out = open_tokens(request, request.sequence_length, samples_of(request));
     if (!out.fingerprint.empty()) out.fingerprint += " masked " + masking_of(request).text();

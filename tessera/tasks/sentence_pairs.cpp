@@ -2,9 +2,7 @@
 #include "tessera/tasks/sentence_pairs.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,20 +10,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/philox.h"
 #include "tessera/base/text.h"
-#include "tessera/data/json_line.h"
 #include "tessera/data/sources.h"
 
 namespace tessera::tasks {
 namespace {
 
 constexpr std::uint64_t kPairSite = 0x70616972;  // separates these random numbers from the masks'
-
-std::string_view trimmed(std::string_view line) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t first = line.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return line.substr(first, line.find_last_not_of(kSpace) - first + 1);
-}
 
 }  // namespace
 
@@ -56,130 +46,6 @@ PairFrame pair_frame_of(const text::Tokenizer& tokenizer) {
           .second_type = joined.types[static_cast<std::size_t>(second)]};
 }
 
-/// Random numbers of a document, one after the other.
-class SentencePairs::Draws {
- public:
-  Draws(std::uint64_t seed, std::int64_t copy, std::size_t document)
-      : random_{mix64(mix64(seed, kPairSite), static_cast<std::uint64_t>(copy))},
-        document_(document) {}
-  /// Draws a number in (0, 1].
-  double share() {
-    const Philox::Block words = random_(next_++, document_);
-    return uniform_double(words[0], words[1]);
-  }
-  bool half() { return share() <= 0.5; }
-  /// From 0 to bound - 1.
-  std::int64_t below(std::int64_t bound) {
-    const Philox::Block words = random_(next_++, document_);
-    const std::uint64_t bits = (static_cast<std::uint64_t>(words[0]) << 32) | words[1];
-    return static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(bound));
-  }
-
- private:
-  Philox random_;
-  std::uint64_t document_, next_ = 0;
-};
-
-/// Divides files into documents and sentences.
-class SentencePairs::Reader {
- public:
-  Reader(SentencePairs& to, const text::Tokenizer& tokenizer, const data::TokenizeOptions& how)
-      : to_(to), tokenizer_(tokenizer), how_(how) {}
-
-  void read(const data::Source& source) {
-    data::refuse_range(source);
-    const std::shared_ptr<const files::Mapped> file = data::map_source(source.path);
-    const std::string_view text = data::without_bom(file->text());
-    if (source.kind == data::Source::Kind::Text) {
-      std::int64_t line = 0;
-      for_each_line(text, [&](std::string_view sentence) {
-        ++line;
-        add_line(sentence, fmt::format("{}:{}", source.path.string(), line));
-      });
-      end_document();
-    } else {
-      read_records(text, source.path.string());
-    }
-    to_.stats_.bytes += std::ssize(file->text());
-  }
-
- private:
-  template <class Take>
-  void for_each_line(std::string_view text, const Take& take) {
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find('\n', begin), text.size());
-      take(text.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
-
-  void read_records(std::string_view text, const std::string& file) {
-    std::int64_t number = 0;
-    for_each_line(text, [&](std::string_view line) {
-      const std::string place = fmt::format("{}:{}", file, ++number);
-      std::string kept;
-      line = trimmed(checked(line, place, kept));
-      if (line.empty()) return;
-      std::string field;
-      const auto problem =
-          data::read_text_field(line, how_.text_field, replaces(), field, to_.stats_.replaced_utf8);
-      if (problem) {
-        throw Error(Error::Kind::Data,
-                    fmt::format("{}: {}", place, problem->what),
-                    problem->fix.empty() ? "write one JSON object a line" : problem->fix);
-      }
-      for_each_line(field, [&](std::string_view sentence) { add_line(sentence, place); });
-      end_document();
-    });
-  }
-
-  /// A sentence, or the end of a document.
-  void add_line(std::string_view line, const std::string& place) {
-    constexpr std::int64_t kPollEvery = 1024;
-    if (how_.poll && ++lines_ % kPollEvery == 0) how_.poll();
-    std::string kept;
-    line = trimmed(checked(line, place, kept));
-    if (line.empty()) {
-      end_document();
-      return;
-    }
-    Sentences& all = *to_.sentences_;
-    tokenizer_.encode(line, all.tokens, /*special=*/false);
-    if (std::ssize(all.tokens) > all.begins.back()) all.begins.push_back(std::ssize(all.tokens));
-  }
-
-  void end_document() {
-    const std::int64_t sentences = std::ssize(to_.sentences_->begins) - 1;
-    if (sentences == first_) return;
-    to_.documents_.emplace_back(first_, sentences);
-    first_ = sentences;
-    ++to_.stats_.documents;
-  }
-
-  [[nodiscard]] bool replaces() const { return how_.invalid_utf8 == "replace"; }
-  std::string_view checked(std::string_view line, const std::string& place, std::string& kept) {
-    const auto bad = text::find_invalid_utf8(line);
-    if (!bad) return line;
-    TESSERA_REQUIRE(
-        replaces(),
-        Data,
-        fmt::format("{}: byte 0x{:02X} is not valid UTF-8 (byte {} of the line)",
-                    place,
-                    static_cast<unsigned char>(line[*bad]),
-                    *bad),
-        "convert the file (iconv -f WINDOWS-1252 -t UTF-8), or set data.invalid_utf8 to "
-        "\"replace\"");
-    ++to_.stats_.replaced_utf8;
-    kept = text::replace_invalid_utf8(line);
-    return kept;
-  }
-
-  SentencePairs& to_;
-  const text::Tokenizer& tokenizer_;
-  const data::TokenizeOptions& how_;
-  std::int64_t first_ = 0, lines_ = 0;
-};
-
 SentencePairs::SentencePairs(SentencePairsOptions options)
     : options_(std::move(options)), sentences_(std::make_shared<Sentences>()) {
   TESSERA_ASSERT(options_.label != PairLabel::None && options_.copies > 0);
@@ -194,18 +60,19 @@ SentencePairs::SentencePairs(SentencePairsOptions options)
 void SentencePairs::read_files(const std::vector<std::string>& names,
                                const text::Tokenizer& tokenizer,
                                const data::TokenizeOptions& how) {
-  std::vector<std::filesystem::path> paths(names.begin(), names.end());
-  for (const std::filesystem::path& path : paths) {
-    TESSERA_REQUIRE(
-        !data::names_token_file(path),
-        Data,
-        fmt::format("{} has tokens, and no sentences from which pairs can be made", path.string()),
-        "name the text, with a sentence per line and a blank line after each document");
-  }
-  Reader reader(*this, tokenizer, how);
-  for (const data::Source& source : data::expand_sources(paths))
-    reader.read(source);
-  stats_.tokens = std::ssize(sentences_->tokens);
+  stats_ = read_sentences(names, tokenizer, how, *sentences_, documents_);
+  const auto found = std::ranges::find_if(
+      names, [](const std::string& name) { return data::names_token_file(name); });
+  const bool several = std::ranges::any_of(
+      documents_, [](const SentenceRange& one) { return one.second - one.first > 1; });
+  TESSERA_REQUIRE(
+      several || found == names.end(),
+      Data,
+      fmt::format("{} has tokens, and no documents of several sentences from which pairs can be "
+                  "made",
+                  *found),
+      "make it with one sequence a sentence (preprocess_data.py --split-sentences), or name the "
+      "text, with a sentence per line and a blank line after each document");
 }
 
 std::unique_ptr<RecordDataset> SentencePairs::split_off(std::int64_t count) {
@@ -235,7 +102,8 @@ void SentencePairs::arrange() {
 }
 
 void SentencePairs::pair_up(std::size_t document, std::int64_t copy) {
-  Draws draws(options_.masking.seed, copy, document);
+  Draws draws(mix64(mix64(options_.masking.seed, kPairSite), static_cast<std::uint64_t>(copy)),
+              document);
   const bool order = options_.label == PairLabel::SentenceOrder;
   const std::int64_t room = options_.length - options_.frame.size();
   const std::int64_t target =

@@ -12,6 +12,7 @@
 #include "tessera/data/token_file.h"
 #include "tessera/tasks/masked_tokens.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/sentences.h"
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
@@ -61,9 +62,7 @@ class SentencePairs final : public RecordDataset {
  public:
   explicit SentencePairs(SentencePairsOptions options);
 
-  /// Reads and tokenizes text files, in which a line is a sentence and blank lines separate
-  /// documents, and .jsonl files, in which the lines of each text are the sentences of a document.
-  /// Throws Error{Data} with file and line for text that cannot be read, and for token files.
+  /// Reads the documents of files; see read_sentences().
   void read_files(const std::vector<std::string>& names,
                   const text::Tokenizer& tokenizer,
                   const data::TokenizeOptions& how);
@@ -86,13 +85,6 @@ class SentencePairs final : public RecordDataset {
   [[nodiscard]] std::string fingerprint() const override;
 
  private:
-  /// All sentences of the files, one after the other.
-  struct Sentences {
-    std::vector<std::int32_t> tokens;
-    std::vector<std::int64_t> begins = {0};  ///< of each sentence, and the end of the last
-  };
-  /// Successive sentences [first, last).
-  using Document = std::pair<std::int64_t, std::int64_t>;
   /// Successive tokens.
   struct Range {
     std::int64_t begin = 0, end = 0;
@@ -102,8 +94,6 @@ class SentencePairs final : public RecordDataset {
     Range first, second;
     bool label = false;
   };
-  class Draws;
-  class Reader;
   [[nodiscard]] Range tokens_of(std::int64_t first, std::int64_t last) const {
     return {sentences_->begins[static_cast<std::size_t>(first)],
             sentences_->begins[static_cast<std::size_t>(last)]};
@@ -114,7 +104,7 @@ class SentencePairs final : public RecordDataset {
 
   SentencePairsOptions options_;
   std::shared_ptr<Sentences> sentences_;
-  std::vector<Document> documents_;
+  std::vector<SentenceRange> documents_;
   std::vector<Pair> pairs_;
   bool arranged_ = false;
 };

@@ -116,9 +116,9 @@ struct Combination {
   /// The keys that a refusal must speak of; none: it trains.
   [[nodiscard]] std::vector<std::string> refused_keys() const {
     std::vector<std::string> out;
-    // Interleaving takes micro-batches in rounds of as many as there are stages.
-    if (stages() > 1 && parallel::pipeline_schedules().get(schedule()).whole_rounds &&
-        accumulation() % stages() != 0)
+    // Interleaving takes at least as many micro-batches as there are stages.
+    if (stages() > 1 && parallel::pipeline_schedules().get(schedule()).full_round &&
+        accumulation() < stages())
       out.emplace_back("parallel.pipeline.schedule");
     // A grid cuts samples and channels, not tokens.
     if (on_grid() && sequence()) out.emplace_back("parallel.sequence");

@@ -69,7 +69,10 @@ TEST(Experts, GiveTheSameBitsWithOneChoiceWithAllAndWithOneExpertForAll) {
                           R"({"num_experts": 4, "top_k": 4, "ffn_hidden_size": 24})",
                           R"({"num_experts": 6, "top_k": 2, "first_dense": 1, "shared": 1,
                               "shared_gate": true, "router": {"score": "sigmoid", "groups": 3,
-                              "top_groups": 2, "correction": true, "scale": 1.5}})"}) {
+                              "top_groups": 2, "correction": true, "scale": 1.5}})",
+                          R"({"num_experts": 4, "top_k": 1, "ffn_hidden_size": 24,
+                              "router": {"choice": "sinkhorn", "score": "sigmoid",
+                              "normalize": false}, "losses": {"balance": 0}})"}) {
     SCOPED_TRACE(moe);
     expect_bits_of_one_rank(
         sparse_run(moe),
@@ -242,6 +245,10 @@ TEST(Experts, DropTheSameTokensInEveryLayout) {
 
 TEST(Experts, WorkWithTensorAndContextParallelismWithinRounding) {
   expect_same(sparse_run(), {{.ranks = 2, .tensor = 2}, {.ranks = 2, .context = 2}});
+  // Sinkhorn's scaling counts the tokens of all ranks that share a sample.
+  expect_same(sparse_run(R"({"num_experts": 4, "top_k": 2, "ffn_hidden_size": 24,
+                             "router": {"choice": "sinkhorn", "normalize": false}})"),
+              {{.ranks = 2, .tensor = 2}, {.ranks = 2, .context = 2}});
   for (const Layout& layout :
        std::vector<Layout>{{.ranks = 4, .tensor = 2}, {.ranks = 4, .context = 2}}) {
     SCOPED_TRACE(text_of(layout));

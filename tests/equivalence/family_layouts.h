@@ -72,7 +72,7 @@ struct FamilyCell {
            !(tensor() == "2d" && context() != "none") &&
            // Every rank needs at least one head of its own.
            !(tensor() == "1d of 4" && context() == "ulysses") &&
-           // Interleaving takes micro-batches in rounds of as many as there are stages.
+           // Interleaving takes at least as many micro-batches as there are stages.
            !(index[3] == 2 && data() == 4);
   }
   /// The features of the cell that the plan refuses.

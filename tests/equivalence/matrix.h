@@ -99,9 +99,9 @@ inline std::string pipeline_of(const Cell& cell) {
   for (const std::size_t index : cell.index)
     turn += index;
   const std::string& name = schedules[turn % schedules.size()];
-  // Interleaving takes micro-batches in rounds of two.
+  // Interleaving takes at least two micro-batches.
   const bool whole =
-      !parallel::pipeline_schedules().get(name).whole_rounds || cell.accumulation() % 2 == 0;
+      !parallel::pipeline_schedules().get(name).full_round || cell.accumulation() >= 2;
   return R"({"size": 2, "schedule": ")" + (whole ? name : "1f1b") + "\"}";
 }
 

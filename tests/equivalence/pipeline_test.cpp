@@ -60,6 +60,19 @@ TEST(Pipeline, OfTwoStagesGivesTheBitsOfOneRankInEverySchedule) {
   expect_schedules_equal(deep_run());
 }
 
+TEST(Pipeline, InterleavesAnyNumberOfMicroBatchesFromThatOfItsStagesOn) {
+  const TinyRun run = deep_run();
+  for (const int micros : {3, 5}) {
+    SCOPED_TRACE(micros);
+    expect_same_bits(run.train({.ranks = 1, .accumulation = micros, .stage = 0}, 2),
+                     run.train({.ranks = 2,
+                                .accumulation = micros,
+                                .stage = 0,
+                                .pipeline = pipeline(2, "interleaved")},
+                               2));
+  }
+}
+
 TEST(Pipeline, TheSameWithAnUntiedHeadInBf16) {
   TinyRun run = deep_run();
   run.set("bf16.enabled", "true").set("model.tie_embeddings", "false");

@@ -518,15 +518,17 @@ TEST(ForeignFlags, OfMegatronSayHowRanksExchange) {
             R"({"parallel":{"pipeline":{"scatter_gather":false}}})");
 }
 
-TEST(ForeignFlags, AWayToShareTokensThatIsNotBuiltIsRefusedWithTheOthers) {
+TEST(ForeignFlags, OtherWaysToShareTokensAreARing) {
+  for (const char* word : {"a2a+p2p", "allgather"}) {
+    EXPECT_EQ(set_by({"--context-parallel-size", "2", "--cp-comm-type", word}),
+              R"({"parallel":{"context":{"size":2,"mode":"ring"}}})");
+  }
   try {
-    set_by({"--cp-comm-type", "a2a+p2p"});
+    set_by({"--cp-comm-type", "a3a"});
     FAIL() << "was taken";
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
-    EXPECT_THAT(error.text(),
-                testing::AllOf(testing::HasSubstr("--cp-comm-type a2a+p2p"),
-                               testing::HasSubstr("use p2p")));
+    EXPECT_THAT(error.text(), testing::HasSubstr("--cp-comm-type a3a"));
+    EXPECT_THAT(error.text(), testing::HasSubstr("use p2p"));
   }
 }
 

@@ -6,9 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <cmath>
 #include <map>
+#include <mutex>
+#include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -187,6 +191,17 @@ TEST(Router, DecidesAboutATokenWithoutTheOthers) {
   }
 }
 
+json::Value sinkhorn_answers() {
+  const auto path = test::source_dir() / "tests/ops/sinkhorn.json";
+  return json::parse_strict(files::read(path), path.string());
+}
+
+RouterSpec sinkhorn_spec(std::int64_t k) {
+  return {.top_k = k,
+          .score = k == 1 ? RouterScore::Sigmoid : RouterScore::Softmax,
+          .choice = RouterChoice::Sinkhorn};
+}
+
 /// A function of weights and scores, to be differentiated.
 double value(const Choices& choices) {
   const at::Tensor w = choices.weights_NK.to(at::kDouble), s = choices.scores_NE.to(at::kDouble);
@@ -197,7 +212,10 @@ double value(const Choices& choices) {
 
 TEST(Router, HasTheGradientOfItsWeightsAndScores) {
   const at::Tensor logits = example(6);
-  for (const RouterSpec& spec : all_specs()) {
+  std::vector<RouterSpec> specs = all_specs();
+  specs.push_back(sinkhorn_spec(1));
+  specs.push_back(sinkhorn_spec(2));
+  for (const RouterSpec& spec : specs) {
     for (const double factor : {0.0, 0.75}) {
       for (const bool after : {false, true}) {
         const CapacitySpec capacity = {.factor = factor, .normalize_after = after};
@@ -231,6 +249,69 @@ TEST(Router, HasTheGradientOfItsWeightsAndScores) {
       }
     }
   }
+}
+
+TEST(Router, SpreadsTokensBySinkhornsScalingAsMegatron) {
+  const json::Value all = sinkhorn_answers();
+  std::int64_t moved = 0;
+  for (const json::Value& one : all.find("cases")->items()) {
+    const std::int64_t k = *one.find("k")->as_integer();
+    const at::Tensor logits = matrix(*one.find("logits"));
+    const std::vector<double> shifts =
+        sinkhorn_shifts(logits.const_data_ptr<float>(), logits.size(0), logits.size(1));
+    for (std::size_t e = 0; e < shifts.size(); ++e)
+      EXPECT_NEAR(shifts[e], one.find("shifts")->items()[e].as_double(), 2e-3);
+    const Choices choices = choose_experts(logits, {}, sinkhorn_spec(k));
+    expect_routes(choices, *one.find("routes"), "sinkhorn");
+    for (std::int64_t n = 0; n < logits.size(0); ++n)
+      moved += choices.experts_NK[n][0].item<std::int64_t>() !=
+                       *one.find("best")->items()[static_cast<std::size_t>(n)].as_integer()
+                   ? 1
+                   : 0;
+  }
+  EXPECT_GT(moved, 10) << "the choice is not that of the best scores";
+}
+
+TEST(Router, SpreadsTheTokensOfSeveralRanksAsThoseOfOne) {
+  const at::Tensor logits = example(24);
+  const RouterSpec spec = sinkhorn_spec(2);
+  const Choices whole = choose_experts(logits, {}, spec);
+  // Two ranks take turns: the sums of one round are exchanged before the next.
+  std::vector<at::Tensor> parts = {logits.narrow(0, 0, 10).contiguous(),
+                                   logits.narrow(0, 10, 14).contiguous()};
+  std::array<Choices, 2> shared;
+  std::vector<double> sums;
+  std::barrier meeting(2, [] {});
+  std::mutex lock;
+  const auto run = [&](std::size_t rank) {
+    shared[rank] = choose_experts(parts[rank], {}, spec, [&](std::span<double> values) {
+      {
+        const std::lock_guard held(lock);
+        sums.resize(values.size(), 0.0);
+        for (std::size_t i = 0; i < values.size(); ++i)
+          sums[i] += values[i];
+      }
+      meeting.arrive_and_wait();
+      std::ranges::copy(sums, values.begin());
+      meeting.arrive_and_wait();
+      {
+        const std::lock_guard held(lock);
+        sums.clear();
+      }
+      meeting.arrive_and_wait();
+    });
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  EXPECT_TRUE(at::equal(at::cat({shared[0].experts_NK, shared[1].experts_NK}), whole.experts_NK));
+}
+
+TEST(Router, SpreadsTokensWhoseLogitsAreFarApart) {
+  const at::Tensor logits = at::tensor({1e4F, -1e4F, 0.0F, 1e4F, 1e4F, 0.0F}).view({2, 3});
+  const Choices choices = choose_experts(logits, {}, sinkhorn_spec(1));
+  EXPECT_TRUE(choices.weights_NK.isfinite().all().item<bool>());
+  EXPECT_TRUE(choices.experts_NK.ge(0).all().item<bool>());
 }
 
 TEST(Router, IsRefusedWithMoreChoicesThanOpenExperts) {

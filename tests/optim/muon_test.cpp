@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optim/rules.h"
@@ -48,25 +50,29 @@ std::vector<double> flat(const Matrix& a) {
   return out;
 }
 
+using Coefficients = std::vector<std::vector<double>>;
+const Coefficients kJordan = {{3.4445, -4.7750, 2.0315}};
+
 /// Five rounds on the matrix without transposing it: p(X) is odd, so the transpose gives the
 /// transpose.
-Matrix orthogonalized(Matrix x) {
+Matrix orthogonalized(Matrix x, const Coefficients& coefficients = kJordan) {
   const double norm = norm_of(flat(x));
   for (std::vector<double>& row : x) {
     for (double& value : row)
       value /= norm;
   }
-  for (int round = 0; round < 5; ++round) {
+  for (std::size_t round = 0; round < 5; ++round) {
+    const std::vector<double>& c = coefficients[round % coefficients.size()];
     const Matrix gram = times(x, transposed(x)), squared = times(gram, gram);
     Matrix b = gram;
     for (std::size_t i = 0; i < b.size(); ++i) {
       for (std::size_t j = 0; j < b.size(); ++j)
-        b[i][j] = -4.7750 * gram[i][j] + 2.0315 * squared[i][j];
+        b[i][j] = c[1] * gram[i][j] + c[2] * squared[i][j];
     }
     const Matrix bx = times(b, x);
     for (std::size_t i = 0; i < x.size(); ++i) {
       for (std::size_t j = 0; j < x[0].size(); ++j)
-        x[i][j] = 3.4445 * x[i][j] + bx[i][j];
+        x[i][j] = c[0] * x[i][j] + bx[i][j];
     }
   }
   return x;
@@ -114,6 +120,74 @@ TEST(MuonRule, FollowsThePublishedAlgorithm) {
           true,
           0.0,
           0.2 * std::sqrt(61.0));
+}
+
+// Megatron-LM's defaults: coefficients of five rounds, and rates by the larger side.
+TEST(MuonRule, HasCoefficientsForEachRoundAndOtherFactors) {
+  const Coefficients quintic = {{4.0848, -6.8946, 2.9270},
+                                {3.9505, -6.3029, 2.6377},
+                                {3.7418, -5.5913, 2.3037},
+                                {2.8769, -3.1427, 1.2046},
+                                {2.8366, -3.0525, 1.2012}};
+  const std::string sets = R"("ns_coefficients": [4.0848, -6.8946, 2.9270, 3.9505, -6.3029, 2.6377,
+      3.7418, -5.5913, 2.3037, 2.8769, -3.1427, 1.2046, 2.8366, -3.0525, 1.2012])";
+  const ParamFacts facts = matrix_of(24, 61);
+  const std::vector<float> weights = random_floats(facts.numel(), 1),
+                           grad = random_floats(facts.numel(), 2);
+  // The first momentum is proportional to the gradient.
+  const std::vector<double> direction =
+      flat(orthogonalized(matrix(widened(grad), facts.rows), quintic));
+  for (const auto& [params, factor] :
+       {std::pair(R"("adjust_lr_fn": "spectral", "scale_factor": 0.2)", 0.2 * std::sqrt(61.0)),
+        std::pair(R"("adjust_lr_fn": "unit_rms_norm")", std::sqrt(24.0 / 61.0))}) {
+    const auto rule = rule_of("Muon", "{" + sets + ", \"nesterov\": false, " + params + "}");
+    test::DrivenParam ours(*rule, facts, weights);
+    ours.update(grad, {.lr = kLr, .step = 1});
+    std::vector<double> expected = widened(weights);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      expected[i] -= kLr * factor * direction[i];
+    expect_close(ours.master(), expected, kTolerance);
+  }
+}
+
+// Queries of two heads, keys and values of one: [groups of rows, parts in each].
+TEST(MuonRule, OrthogonalizesTheProjectionsOfAttentionEachOnItsOwn) {
+  constexpr std::int64_t kGroups = 2, kColumns = 20;
+  const std::vector<std::int64_t> parts = {8, 4, 4};
+  ParamFacts facts = matrix_of(kGroups * 16, kColumns);
+  const std::vector<float> weights = random_floats(facts.numel(), 1),
+                           grad = random_floats(facts.numel(), 2);
+  const auto rule =
+      rule_of("Muon", R"({"split_qkv": true, "nesterov": false, "adjust_lr_fn": "spectral"})");
+  const auto whole = rule_of("Muon", R"({"nesterov": false, "adjust_lr_fn": "spectral"})");
+  facts.row_groups = kGroups;
+  facts.row_parts = parts;
+  test::DrivenParam ours(*rule, facts, weights), together(*whole, facts, weights);
+  ours.update(grad, {.lr = kLr, .step = 1});
+  together.update(grad, {.lr = kLr, .step = 1});
+
+  Matrix expected = matrix(widened(weights), facts.rows);
+  const Matrix all = matrix(widened(grad), facts.rows);
+  std::int64_t begin = 0;
+  for (const std::int64_t rows : parts) {
+    Matrix part;
+    std::vector<std::size_t> places;
+    for (std::int64_t g = 0; g < kGroups; ++g) {
+      for (std::int64_t r = 0; r < rows; ++r)
+        places.push_back(static_cast<std::size_t>(g * 16 + begin + r));
+    }
+    for (const std::size_t place : places)
+      part.push_back(all[place]);
+    const Matrix moved = orthogonalized(part);
+    const double factor = std::sqrt(static_cast<double>(std::max(kGroups * rows, kColumns)));
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      for (std::size_t j = 0; j < kColumns; ++j)
+        expected[places[i]][j] -= kLr * factor * moved[i][j];
+    }
+    begin += rows;
+  }
+  expect_close(ours.master(), flat(expected), kTolerance);
+  EXPECT_NE(ours.master(), together.master());
 }
 
 /// Products of columns of the smaller side: 1 on the diagonal, 0 elsewhere.

@@ -26,7 +26,7 @@ void for_each_size(const std::string& name, Fn fn) {
   for (int p = 1; p <= kMostStages; ++p) {
     for (int v = schedule.least_chunks; v <= std::min(kMostChunks, schedule.most_chunks); ++v) {
       for (int m = 1; m <= kMostMicros; ++m) {
-        if (schedule.whole_rounds && m % p != 0) continue;
+        if (schedule.full_round && m < p) continue;
         SCOPED_TRACE(name + " p " + std::to_string(p) + " v " + std::to_string(v) + " m " +
                      std::to_string(m));
         fn(schedule, PipelineSize{p, v, m});
@@ -165,6 +165,11 @@ TEST(PipelineCost, OfInterleavedIsTheClosedForm) {
   for_each_size("interleaved", [&](const PipelineSchedule& schedule, const PipelineSize& size) {
     const Simulation cost = priced(schedule, size);
     const double p = size.stages, v = size.chunks, m = size.micros;
+    if (size.micros % size.stages != 0) {
+      // Rounds of more micro-batches than stages wait no longer than those of as many.
+      EXPECT_LT(cost.bubble(), (p - 1) / m);
+      return;
+    }
     EXPECT_NEAR(cost.bubble(), (p - 1) / (v * m), kRounding);
     for (int r = 0; r < size.stages; ++r) {
       const int warm_up = 2 * (size.stages - 1 - r) + (size.chunks - 1) * size.stages;

@@ -230,6 +230,50 @@ TEST_F(SentencePairsOfFile, AreTheSameFromLinesOfJson) {
   EXPECT_NE(text.fingerprint, open(R"({"pairs": "sop"})", 12).fingerprint);
 }
 
+/// The bytes of values in the order of this machine, which is that of the format.
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+// Megatron-LM's pair of files, by its description: the index has a header, the lengths and places
+// of sequences, and the first sequence of each document.
+TEST_F(SentencePairsOfFile, AreTheSameFromTokenFilesWithASequenceForEachSentence) {
+  const std::vector<std::vector<std::uint16_t>> sentences = {{6, 7}, {8}, {9}, {10}, {11}};
+  const std::vector<std::int64_t> documents = {0, 3, 5};
+  std::string bin, index = std::string("MMIDIDX\0\0", 9);
+  std::vector<std::int32_t> lengths;
+  std::vector<std::int64_t> places;
+  for (const auto& sentence : sentences) {
+    lengths.push_back(static_cast<std::int32_t>(sentence.size()));
+    places.push_back(static_cast<std::int64_t>(bin.size()));
+    bin += bytes_of(sentence);
+  }
+  index += bytes_of<std::uint64_t>({1}) + "\x08" +
+           bytes_of<std::uint64_t>({sentences.size(), documents.size()}) + bytes_of(lengths) +
+           bytes_of(places) + bytes_of(documents);
+  (void)folder_.write("t.bin", bin);
+  const std::string params = R"({"pairs": "sop"})";
+  const data::Datasets text = open(params, 12, "w1 w2\nw3\nw4\n\nw5\nw6"),
+                       tokens = open(params, 12, index, 0.0, "t.idx");
+
+  ASSERT_EQ(text.train->size(), tokens.train->size());
+  for (std::int64_t i = 0; i < text.train->size(); ++i) {
+    EXPECT_EQ(values(*text.train, i, "input_ids"), values(*tokens.train, i, "input_ids"));
+    EXPECT_EQ(values(*text.train, i, "pair_label"), values(*tokens.train, i, "pair_label"));
+  }
+  EXPECT_EQ(text.fingerprint, tokens.fingerprint);
+  // An id that the tokenizer does not have, and a file whose documents are single sequences.
+  (void)folder_.write("t.bin", bytes_of<std::uint16_t>({6, 7, 8, 9, 10, 60000}));
+  EXPECT_THAT(error_of([&] { open(params, 12, index, 0.0, "t.idx"); }).what(),
+              HasSubstr("has the id 60000"));
+  const std::string plain = std::string("MMIDIDX\0\0", 9) + bytes_of<std::uint64_t>({1}) + "\x08" +
+                            bytes_of<std::uint64_t>({2, 3}) + bytes_of<std::int32_t>({3, 3}) +
+                            bytes_of<std::int64_t>({0, 6}) + bytes_of<std::int64_t>({0, 1, 2});
+  EXPECT_THAT(error_of([&] { open(params, 12, plain, 0.0, "t.idx"); }).what(),
+              HasSubstr("no documents of several sentences"));
+}
+
 TEST_F(SentencePairsOfFile, HoldOutWholeDocuments) {
   const data::Datasets data = open(R"({"pairs": "nsp"})", 21, documents(), 0.25);
 

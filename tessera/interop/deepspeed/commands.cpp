@@ -15,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/dataset_names.h"
@@ -104,12 +105,48 @@ void set_data(Meaning& meaning, std::size_t part) {
   }
 }
 
+// The model_type of a folder's config.json; empty: it has none.
+std::string model_type_of(const std::string& model) {
+  try {
+    const std::filesystem::path file =
+        std::filesystem::path(hub::model_path(model)) / "config.json";
+    const json::Value config = json::parse(files::read(file), file.string());
+    const json::Value* const type = config.is_object() ? config.find("model_type") : nullptr;
+    return type != nullptr && type->is_string() ? type->as_string() : "";
+  } catch (const Error&) {
+    return "";  // the reader of the model reports what is wrong
+  }
+}
+
+// DeepSpeed-Chat sets dropout, hidden_dropout and attention_dropout where a model's settings have
+// these names: Llama and its kin have the last one only, and GPT-2 none.
+void set_dropout(Meaning& meaning) {
+  const Setting* const found = meaning.find("model.dropout");
+  const json::Value* const model = meaning.value("model.from");
+  if (meaning.value("model.dropout") == nullptr || found == nullptr || model == nullptr) return;
+  const std::string type = model_type_of(model->as_string());
+  constexpr auto kWithDropout = std::to_array<std::string_view>(
+      {"", "opt", "bloom", "gpt_neox", "t5", "mt5", "bart", "bert", "roberta"});
+  if (std::ranges::find(kWithDropout, type) != kWithDropout.end()) return;
+  const Setting from = *found;
+  meaning.drop("model.dropout");
+  if (type == "gpt2") {
+    meaning.note(
+        fmt::format("{} has no effect: DeepSpeed-Chat does not know the names of GPT-2's "
+                    "dropouts",
+                    from.flag));
+  } else {
+    meaning.set("model.attention_dropout", from.value, &from);
+  }
+}
+
 // The steps build these themselves: DeepSpeed's optimizer, clipping and loss scaling.
 void finish(Meaning& meaning, std::size_t part) {
   if (meaning.given("@model") == nullptr) {
     meaning.refuse(fmt::format("{} without a model", meaning.program), "add --model_name_or_path");
   } else {
     huggingface::use_model(meaning, meaning.given("@model"));
+    set_dropout(meaning);
   }
   set_data(meaning, part);
   const json::Value* const half = meaning.value("fp16.enabled");

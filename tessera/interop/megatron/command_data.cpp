@@ -85,6 +85,30 @@ void pad_vocabulary(Meaning& meaning, std::int64_t tokens, const Setting* from) 
   meaning.set("model.vocab_size", json::Value::integer(rows), from);
 }
 
+bool is_t5(const Meaning& meaning) {
+  return meaning.script.find("t5") != std::string::npos;
+}
+
+// Behind the words of a vocabulary T5 has tokens that begin and end answers, and then the
+// sentinels, of which spans are replaced by the first ones.
+void set_spans(Meaning& meaning, std::int64_t words, const Setting& vocab) {
+  const Setting* const extra = meaning.find("@extra_ids");
+  const auto sentinels = static_cast<std::int64_t>(meaning.number("@extra_ids").value_or(0));
+  if (sentinels < 1) {
+    meaning.refuse(fmt::format("{} without tokens that replace spans", meaning.program),
+                   "add --vocab-extra-ids 100");
+    return;
+  }
+  const auto set = [&](const char* key, std::int64_t value, const Setting* from) {
+    meaning.set(key, json::Value::integer(value), from);
+  };
+  set("model.start_token", words, &vocab);
+  set("task.params.end_id", words + 1, &vocab);
+  set("task.params.sentinel_id", words + 2, extra);
+  set("task.params.num_sentinels", sentinels, extra);
+  pad_vocabulary(meaning, words + 2 + sentinels, extra);
+}
+
 // "W1 P1 W2 P2", "P1 P2", or P: prefixes of .bin and .idx files.
 json::Value token_file(const std::string& prefix) {
   std::error_code ignored;
@@ -152,6 +176,13 @@ void set_tokens(Meaning& meaning) {
                             : merges != nullptr ? "GPT2BPETokenizer"
                                                 : "";
   const std::string name = meaning.text("@tokenizer_type", usual);
+  if (const Setting* const extra = meaning.given("@extra_ids");
+      extra != nullptr && extra->value.as_double() > 0 && !is_t5(meaning))
+    meaning.refuse(fmt::format("{}: only pretrain_t5.py has such tokens", extra->flag),
+                   "remove it");
+  if (is_t5(meaning) && !name.starts_with("BertWordPiece"))
+    meaning.refuse(fmt::format("{} with the tokenizer {}", meaning.program, name),
+                   "use --tokenizer-type BertWordPieceCase with --vocab-file");
   if (name == "GPT2BPETokenizer") {
     set_word(meaning, "tokenizer.type", "gpt2", type);
     meaning.copy("tokenizer.vocab", vocab);
@@ -166,8 +197,10 @@ void set_tokens(Meaning& meaning) {
   } else if (name.starts_with("BertWordPiece") && vocab != nullptr) {
     set_word(meaning, "tokenizer.type", "file", type);
     meaning.copy("tokenizer.vocab", vocab);
-    if (const auto counted = lines_of(vocab->value.as_string()))
+    if (const auto counted = lines_of(vocab->value.as_string())) {
+      if (is_t5(meaning)) return set_spans(meaning, *counted, *vocab);
       pad_vocabulary(meaning, *counted, vocab);
+    }
   } else if (model != nullptr) {
     set_tokenizer_file(meaning, *model);
   } else if (!name.empty()) {

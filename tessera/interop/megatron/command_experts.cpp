@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/interop/megatron/command_experts.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -64,7 +65,36 @@ void set_layers(Meaning& meaning) {
   meaning.set("model.moe.layers", std::move(numbers), layers);
 }
 
+// Sinkhorn's routing has scores of its own, and no loss that balances.
+bool set_sinkhorn(Meaning& meaning) {
+  const Setting* const type = meaning.find("@balancing");
+  const std::vector<std::string> names = meaning.texts("@balancing");
+  if (std::ranges::find(names, "sinkhorn") == names.end()) return false;
+  const auto is_zero = [](const std::string& word) {
+    return json::parse(word, "--moe-aux-loss-coeff").as_double() == 0.0;
+  };
+  if (names.size() > 1 || !std::ranges::all_of(meaning.texts("@balance"), is_zero)) {
+    meaning.refuse(fmt::format("{} sinkhorn beside a loss that balances", type->flag),
+                   "remove --moe-aux-loss-coeff and the other types");
+  }
+  for (const char* name : {"@expert_bias", "@router_groups"}) {
+    if (const Setting* const other = meaning.given(name))
+      meaning.refuse(fmt::format("{} with {} sinkhorn", other->flag, type->flag),
+                     "remove one of the two");
+  }
+  const bool one = meaning.number("@top_k").value_or(2) == 1;
+  meaning.set("model.moe.router.choice", json::Value::string("sinkhorn"), type);
+  meaning.set("model.moe.router.score", json::Value::string(one ? "sigmoid" : "softmax"), type);
+  meaning.set("model.moe.router.normalize", json::Value::boolean(false), type);
+  return true;
+}
+
 void set_router(Meaning& meaning) {
+  if (meaning.is_on("@weighs_inputs"))
+    meaning.set("model.moe.router.weighs_inputs",
+                json::Value::boolean(true),
+                meaning.find("@weighs_inputs"));
+  if (set_sinkhorn(meaning)) return;
   const std::string score = meaning.text("@router_score", "softmax");
   meaning.set("model.moe.router.score", json::Value::string(score), meaning.find("@router_score"));
   // Without the early softmax the weights of the chosen experts have the sum 1.
@@ -74,10 +104,6 @@ void set_router(Meaning& meaning) {
   meaning.copy("model.moe.router.scale", meaning.given("@router_scale"));
   meaning.copy("model.moe.router.groups", meaning.given("@router_groups"));
   meaning.copy("model.moe.router.top_groups", meaning.given("@router_top_groups"));
-  if (meaning.is_on("@weighs_inputs"))
-    meaning.set("model.moe.router.weighs_inputs",
-                json::Value::boolean(true),
-                meaning.find("@weighs_inputs"));
   if (!meaning.is_on("@expert_bias")) return;
   meaning.set(
       "model.moe.router.correction", json::Value::boolean(true), meaning.find("@expert_bias"));
@@ -97,9 +123,9 @@ void set_losses(Meaning& meaning) {
       meaning.set("model.moe.losses.balance", weight, from);
     } else if (names[i] == "seq_aux_loss") {
       meaning.set("model.moe.losses.sequence_balance", weight, from);
-    } else if (names[i] != "none") {
+    } else if (names[i] != "none" && names[i] != "sinkhorn") {
       meaning.refuse(fmt::format("{} {} is not supported", type->flag, names[i]),
-                     "use aux_loss, seq_aux_loss or none");
+                     "use aux_loss, seq_aux_loss, sinkhorn or none");
     }
   }
   meaning.copy("model.moe.losses.z", meaning.given("@z_loss"));

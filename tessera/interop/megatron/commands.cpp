@@ -20,6 +20,7 @@
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/megatron/command_data.h"
 #include "tessera/interop/megatron/command_experts.h"
+#include "tessera/interop/megatron/command_optimizer.h"
 #include "tessera/interop/option_table.h"
 #include "tessera/optim/batch_ramp.h"
 
@@ -44,7 +45,7 @@ void set_on(Meaning& meaning, std::string_view key, bool on, const Setting* from
 
 // Sizes that every family has under the same names are in the table; this is the rest.
 struct GptShape {
-  bool rotary = false, rms = false, gated = false, bias = true, untied = false;
+  bool rotary = false, rms = false, gated = false, bias = true, untied = false, qk_norm = false;
   std::string activation = "gelu";
 };
 
@@ -65,6 +66,7 @@ GptShape gpt_shape_of(Meaning& meaning) {
   out.gated = meaning.is_on("@swiglu") || meaning.is_on("@quick_geglu");
   out.bias = !meaning.is_on("@no_bias");
   out.untied = meaning.is_on("@untie");
+  out.qk_norm = meaning.is_on("@qk_norm");
   if (meaning.is_on("@swiglu")) out.activation = "silu";
   if (meaning.is_on("@squared_relu")) out.activation = "relu2";
   if (meaning.is_on("@quick_geglu")) out.activation = "quick_gelu";
@@ -78,6 +80,7 @@ void set_gpt2(Meaning& meaning, const GptShape& shape) {
   set_on(meaning, "model.tie_embeddings", !shape.untied, meaning.find("@untie"));
   if (!shape.bias) set_on(meaning, "model.bias", false, meaning.find("@no_bias"));
   if (shape.gated) set_word(meaning, "model.feed_forward", "gated", meaning.find("@swiglu"));
+  if (shape.qk_norm) set_on(meaning, "model.qk_norm", true, meaning.find("@qk_norm"));
   const Setting *const hidden = meaning.find("@hidden_dropout"), *const attention = meaning.find(
                                                                      "@attention_dropout");
   meaning.copy("model.embedding_dropout", hidden);
@@ -86,8 +89,9 @@ void set_gpt2(Meaning& meaning, const GptShape& shape) {
   meaning.copy("model.layer_norm_eps", meaning.find("@norm_epsilon"));
 }
 
+// With norms of queries and keys it is Qwen 3.
 void set_llama(Meaning& meaning, const GptShape& shape) {
-  set_word(meaning, "model.family", "llama", nullptr);
+  set_word(meaning, "model.family", shape.qk_norm ? "qwen3" : "llama", meaning.find("@qk_norm"));
   set_on(meaning, "model.tie_embeddings", !shape.untied, meaning.find("@untie"));
   meaning.copy("model.rms_norm_eps", meaning.find("@norm_epsilon"));
   meaning.copy("model.rope_theta", meaning.find("@rope_base"));
@@ -121,6 +125,7 @@ void set_composed(Meaning& meaning, const GptShape& shape) {
                    "give both the same value");
   }
   meaning.copy("model.dropout", hidden);
+  if (shape.qk_norm) set_on(meaning, "model.qk_norm", true, meaning.find("@qk_norm"));
   if (!shape.rotary) return;
   set_word(meaning, "model.position", "rotary", meaning.find("@position"));
   meaning.set("model.embedding",
@@ -141,14 +146,13 @@ bool has_usual_heads(const Meaning& meaning) {
 
 void set_decoder(Meaning& meaning) {
   const GptShape shape = gpt_shape_of(meaning);
-  if (meaning.is_on("@qk_norm"))
-    meaning.refuse("--qk-layernorm is not supported",
-                   "begin from a model that has such norms: model.from");
   if (meaning.is_on("@qkv_bias"))
     meaning.refuse("--add-qkv-bias is not supported",
                    "begin from a model that has such biases: model.from");
   const bool whole = meaning.number("@rope_share").value_or(1.0) == 1.0;
-  const bool llama = shape.rotary && shape.rms && meaning.is_on("@swiglu") && !shape.bias && whole;
+  // Composed models turn neighbouring channels.
+  const bool llama = shape.rotary && shape.rms && meaning.is_on("@swiglu") && !shape.bias &&
+                     whole && !meaning.is_on("@interleaved");
   const bool gpt2 = !shape.rotary && !shape.rms && has_usual_heads(meaning);
   if (llama) {
     set_llama(meaning, shape);
@@ -264,6 +268,11 @@ void set_batch_steps(Meaning& meaning) {
 
 // A run by samples decays over all of them, unless the command says otherwise.
 void set_decay_of_samples(Meaning& meaning) {
+  // A run by updates has a warm-up of no samples, which says nothing.
+  const json::Value* const warmup = meaning.value("scheduler.params.lr_warmup_samples");
+  if (meaning.value("trainer.max_steps") != nullptr && meaning.given("@train_samples") == nullptr &&
+      warmup != nullptr && warmup->is_number() && warmup->as_double() == 0)
+    meaning.drop("scheduler.params.lr_warmup_samples");
   const Setting* const samples = meaning.given("@train_samples");
   if (samples == nullptr) return;
   for (const char* key : {"lr_decay_samples", "lr_decay_iters", "lr_warmup_iters"}) {
@@ -331,30 +340,6 @@ void set_rampup(Meaning& meaning) {
   for (const std::string& word : meaning.texts("@rampup"))
     numbers.push_back(json::parse(word, rampup->flag));
   meaning.set("rampup_batch_size", std::move(numbers), rampup);
-}
-
-void set_optimizer(Meaning& meaning) {
-  const std::string name = text::lower(meaning.text("@optimizer", "adam"));
-  const Setting* const from = meaning.find("@optimizer");
-  if (name == "adam") {
-    set_word(meaning, "optimizer.type", "AdamW", from);
-    meaning.set("optimizer.betas",
-                json::Value::array({meaning.find("@beta1")->value, meaning.find("@beta2")->value}),
-                meaning.find("@beta2"));
-    meaning.copy("optimizer.eps", meaning.find("@epsilon"));
-  } else if (name == "sgd") {
-    set_word(meaning, "optimizer.type", "SGD", from);
-    meaning.copy("optimizer.momentum", meaning.find("@momentum"));
-  } else if (name == "lion") {
-    set_word(meaning, "optimizer.type", "Lion", from);
-    meaning.set("optimizer.betas",
-                json::Value::array(
-                    {meaning.find("@lion_beta1")->value, meaning.find("@lion_beta2")->value}),
-                from);
-  } else {
-    meaning.refuse(fmt::format("{} {} is not supported", from->flag, name),
-                   "use adam, sgd or lion");
-  }
 }
 
 void set_precision(Meaning& meaning) {
@@ -463,6 +448,11 @@ void set_start(Meaning& meaning) {
 }
 
 void finish(Meaning& meaning) {
+  if (const Setting* const spec = meaning.given("@spec");
+      spec != nullptr && meaning.texts("@spec") != std::vector<std::string>{"local"}) {
+    meaning.refuse(fmt::format("{}: modules of Python are not imported", spec->flag),
+                   "remove it, or use --spec local");
+  }
   set_heads(meaning);
   megatron::set_tokens(meaning);
   megatron::set_data(meaning);
@@ -471,7 +461,7 @@ void finish(Meaning& meaning) {
   set_length(meaning);
   set_token_schedule(meaning);
   set_decay_of_samples(meaning);
-  set_optimizer(meaning);
+  megatron::set_optimizer(meaning);
   set_precision(meaning);
   set_layout(meaning);
   set_evaluation(meaning);
@@ -494,6 +484,26 @@ void bert(Meaning& meaning) {
   if (!meaning.is_on("@no_pairs")) {
     set_word(meaning, "task.params.pairs", "sop", meaning.find("@no_pairs"));
     meaning.copy("task.params.short_pairs", meaning.find("@short_pairs"));
+  }
+  finish(meaning);
+}
+
+// An encoder and a decoder with layer norms in front and learned positions, which the two share.
+void t5(Meaning& meaning) {
+  set_composed(meaning, gpt_shape_of(meaning));
+  set_word(meaning, "model.mask", "fully_visible", nullptr);
+  set_word(meaning, "model.decoder", "transformer", nullptr);
+  set_on(meaning, "model.embedding_norm", false, nullptr);
+  set_on(meaning, "model.shared_positions", true, nullptr);
+  set_on(meaning, "model.lm_bias", true, nullptr);
+  meaning.copy("model.num_decoder_layers", meaning.given("@decoder_layers"));
+  meaning.copy("task.params.noise_density", meaning.find("@mask_prob"));
+  meaning.copy("task.params.short_texts", meaning.find("@short_pairs"));
+  if (const Setting* const length = meaning.given("@decoder_length")) {
+    meaning.copy("task.params.target_length", length);
+  } else {
+    meaning.refuse(fmt::format("{} without a length of answers", meaning.program),
+                   "add --decoder-seq-length 128");
   }
   finish(meaning);
 }
@@ -531,12 +541,18 @@ const bool kPrograms = add_programs({
      .tables = {"megatron/lm"},
      .always = R"({"task": {"type": "masked_lm"}})",
      .rules = bert},
+    {.title = "Megatron-DeepSpeed's pretrain_t5.py",
+     .names = {"pretrain_t5.py"},
+     .folders = {"Megatron-DeepSpeed"},
+     .marks = {"deepspeed", "deepspeed_config", "zero_stage", "data_impl"},
+     .tables = {"megatron/deepspeed", "megatron/lm"},
+     .always = R"({"task": {"type": "word_span_corruption"}})",
+     .rules = t5},
     {.title = "Megatron-LM's pretrain_t5.py",
      .names = {"pretrain_t5.py"},
      .tables = {"megatron/lm"},
-     .refused =
-         "Megatron-LM's T5, with learned positions and two texts of samples, does not exist here",
-     .instead = "use the family t5 with the task span_corruption: tessera init t5-nano"},
+     .always = R"({"task": {"type": "word_span_corruption"}})",
+     .rules = t5},
     {.title = "Megatron-LM's pretrain_mamba.py",
      .names = {"pretrain_mamba.py", "pretrain_hybrid.py"},
      .tables = {"megatron/lm"},

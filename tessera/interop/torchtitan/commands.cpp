@@ -16,6 +16,7 @@
 #include "tessera/interop/dataset_names.h"
 #include "tessera/interop/huggingface/trainer_rules.h"
 #include "tessera/interop/option_table.h"
+#include "tessera/interop/torchtitan/flavors.h"
 
 namespace tessera::interop {
 namespace {
@@ -34,32 +35,26 @@ json::Value whole(double value) {
   return json::Value::integer(static_cast<std::int64_t>(value));
 }
 
-// A flavor of torchtitan's llama3, and the keys of the model.
-constexpr auto kFlavors = std::to_array<std::pair<std::string_view, std::string_view>>(
-    {{"debugmodel",
-      R"({"family": "llama", "hidden_size": 256, "num_layers": 6, "num_heads": 16,
-          "ffn_hidden_size": 768, "rope_theta": 500000, "tie_embeddings": false})"},
-     {"8B", R"({"preset": "llama3.1-8b"})"},
-     {"70B", R"({"preset": "llama3.1-70b"})"},
-     {"405B", R"({"preset": "llama3.1-405b"})"}});
-
 void set_model(Meaning& meaning) {
   const Setting *const name = meaning.find("@model"), *const flavor = meaning.find("@flavor");
   const std::string model = text::lower(meaning.text("@model"));
-  const auto found = std::ranges::find_if(
-      kFlavors, [&](const auto& one) { return one.first == meaning.text("@flavor"); });
-  if ((model != "llama3" && model != "llama3_ft") || found == kFlavors.end()) {
+  const auto sizes = torchtitan::model_of(
+      model,
+      meaning.text("@flavor"),
+      static_cast<std::int64_t>(meaning.number("data.sequence_length").value_or(0)));
+  if (!sizes) {
     meaning.refuse(fmt::format("{} {}: the sizes of {} are part of torchtitan",
                                name->flag,
                                model,
                                meaning.text("@flavor")),
-                   "llama3 with debugmodel, 8B, 70B or 405B is read; else write the model: tessera "
-                   "init --model NAME");
+                   fmt::format("{} are known; else write the model: tessera init --model NAME",
+                               torchtitan::known_flavors()));
     return;
   }
-  const json::Value sizes = json::parse(found->second, "torchtitan");
-  for (const auto& [key, value] : sizes.members())
+  for (const auto& [key, value] : sizes->members())
     meaning.set("model." + key, value, flavor);
+  if (meaning.text("@flavor").ends_with("_irope"))
+    meaning.set("data.separate_documents", json::Value::boolean(true), flavor);
   if (const Setting* const load = meaning.given("@load")) {
     huggingface::use_model(meaning, load);
     const json::Value* const from = meaning.value("model.from");
@@ -156,6 +151,17 @@ void set_batch(Meaning& meaning) {
   }
 }
 
+// Ranks that divide experts. Experts hold whole tokens here, so that tensor-parallel ranks do not
+// split them between layers.
+void set_experts(Meaning& meaning) {
+  if (meaning.value("model.moe.num_experts") == nullptr) return;
+  if (meaning.number("@expert").value_or(1) > 1)
+    meaning.copy("parallel.expert", meaning.find("@expert"));
+  if (meaning.number("@expert_tensor").value_or(1) > 1)
+    meaning.copy("parallel.expert_tensor", meaning.find("@expert_tensor"));
+  meaning.drop("parallel.sequence");
+}
+
 void set_layout(Meaning& meaning) {
   const double shard = meaning.number("@shard").value_or(-1);
   const double replicate = meaning.number("@replicate").value_or(1);
@@ -167,6 +173,7 @@ void set_layout(Meaning& meaning) {
   if (meaning.number("parallel.tensor.size").value_or(1) > 1)
     meaning.set(
         "parallel.sequence", json::Value::boolean(true), meaning.find("parallel.tensor.size"));
+  set_experts(meaning);
   if (meaning.number("parallel.pipeline.size").value_or(1) > 1) {
     static constexpr auto kSchedules = std::to_array<std::pair<std::string_view, std::string_view>>(
         {{"1f1b", "1f1b"},

@@ -25,8 +25,8 @@ struct PipelineSchedule {
   std::vector<Action> (*computes)(const PipelineSize& size, int stage) = nullptr;
   Placement placement = Placement::Loop;
   int least_chunks = 1, most_chunks = 1;
-  /// The number of micro-batches of a step must be a multiple of the number of stages.
-  bool whole_rounds = false;
+  /// A step has at least as many micro-batches as there are stages.
+  bool full_round = false;
   bool operator==(const PipelineSchedule&) const = default;
 };
 Registry<PipelineSchedule>& pipeline_schedules();

@@ -60,17 +60,30 @@ std::vector<Action> one_forward_one_backward(const PipelineSize& size, int stage
   return plan.take();
 }
 
-/// 1F1B over p * v parts, in rounds of p micro-batches per chunk. Bubble (p - 1) / (v m). Source:
-/// Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters".
+/// 1F1B over p * v parts, in rounds of at least p micro-batches per chunk: there are m / p rounds,
+/// and what is left over makes the first ones longer. With rounds of p the bubble is (p - 1) / (v
+/// m). Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU
+/// clusters"; longer rounds: Megatron-LM's --microbatch-group-size-per-virtual-pipeline-stage.
 std::vector<Action> interleaved(const PipelineSize& size, int stage) {
   const int p = size.stages, v = size.chunks, total = size.micros * v;
-  const int warm_up = size.micros == p ? total : std::min(2 * (p - 1 - stage) + (v - 1) * p, total);
+  const int rounds = std::max(size.micros / p, 1), longest = (size.micros + rounds - 1) / rounds;
+  const int warm_up =
+      size.micros == p ? total : std::min(2 * (p - 1 - stage) + (v - 1) * longest, total);
+  // Turn (of the chunks, in the order of forward passes) and micro-batch of each pass.
+  std::vector<std::pair<int, int>> passes;
+  for (int round = 0, begin = 0; round < rounds; ++round) {
+    const int end = begin + size.micros / rounds + (round < size.micros % rounds ? 1 : 0);
+    for (int turn = 0; turn < v; ++turn) {
+      for (int micro = begin; micro < end; ++micro)
+        passes.emplace_back(turn, micro);
+    }
+    begin = end;
+  }
   std::vector<Action> actions;
   const auto add = [&](ActionKind kind, int k) {
-    const int turn = k % (p * v) / p;
-    actions.push_back({.kind = kind,
-                       .chunk = kind == ActionKind::Forward ? turn : v - 1 - turn,
-                       .micro = k / (p * v) * p + k % p});
+    const auto [turn, micro] = passes[static_cast<std::size_t>(k)];
+    actions.push_back(
+        {.kind = kind, .chunk = kind == ActionKind::Forward ? turn : v - 1 - turn, .micro = micro});
   };
   for (int k = 0; k < warm_up; ++k)
     add(ActionKind::Forward, k);
@@ -150,7 +163,7 @@ TESSERA_PIPELINE_SCHEDULE("1f1b", 1f1b, {.computes = one_forward_one_backward});
 TESSERA_PIPELINE_SCHEDULE(
     "interleaved",
     interleaved,
-    {.computes = interleaved, .least_chunks = 2, .most_chunks = 1 << 10, .whole_rounds = true});
+    {.computes = interleaved, .least_chunks = 2, .most_chunks = 1 << 10, .full_round = true});
 TESSERA_PIPELINE_SCHEDULE("zb-h1", h1, {.computes = zero_bubble_h1});
 TESSERA_PIPELINE_SCHEDULE(
     "zb-v",

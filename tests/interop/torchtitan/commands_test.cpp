@@ -64,6 +64,31 @@ TEST_F(Torchtitan, GivesWayToOptionsAndModules) {
   EXPECT_EQ(key(command, "scheduler.params.num_decay_steps"), "10");
 }
 
+TEST_F(Torchtitan, KnowsTheSizesOfItsModels) {
+  const std::string start = std::string(kTitan) + "--parallelism.tensor_parallel_degree 1 ";
+  ForeignCommand command = read(start + "--model.name qwen3 --model.flavor 0.6B");
+  EXPECT_EQ(key(command, "model.preset"), "\"qwen3-0.6b\"");
+  command = read(start + "--model.name qwen3 --model.flavor debugmodel_moe");
+  EXPECT_EQ(key(command, "model.family"), "\"qwen3_moe\"");
+  EXPECT_EQ(key(command, "model.moe.top_k"), "8");
+  EXPECT_EQ(key(command, "model.moe.router.bias_update"), "0.001");
+  const std::string deepseek = start + "--model.name deepseek_v3 --model.flavor 671B ";
+  command = read(deepseek + "--training.seq_len 4096 --parallelism.expert_parallel_degree 2");
+  EXPECT_EQ(key(command, "model.kv_lora_rank"), "512");
+  EXPECT_EQ(key(command, "model.moe.router.groups"), "8");
+  EXPECT_EQ(key(command, "model.rope_scaling"), "none") << "no longer than the original";
+  EXPECT_EQ(key(command, "parallel.expert"), "2");
+  EXPECT_EQ(key(read(deepseek + "--training.seq_len 8192"), "model.rope_scaling"), "\"yarn\"");
+  EXPECT_EQ(key(read(start + "--model.name gpt_oss"), "model.head_dim"), "64");
+  command = read(start + "--model.name llama4 --model.flavor debugmodel_irope");
+  EXPECT_EQ(key(command, "model.no_rope_layers"), "[0,4]");
+  EXPECT_EQ(key(command, "data.separate_documents"), "true");
+  command = read(std::string(kTitan) +
+                 "--model.name llama4 --parallelism.expert_tensor_parallel_degree 2");
+  EXPECT_EQ(key(command, "parallel.expert_tensor"), "2");
+  EXPECT_EQ(key(command, "parallel.sequence"), "none") << "experts hold whole tokens";
+}
+
 TEST_F(Torchtitan, RefusesWhatIsNotBuilt) {
   for (const auto& [option, what] :
        {std::pair("--model.converters float8", "there is no such precision"),
