@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +16,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/hub.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
@@ -154,8 +154,7 @@ class EmbeddingOutput {
     if (path.ends_with(".npy")) {
       matrix_ = std::make_unique<interop::NpyWriter>(path, texts, channels);
     } else if (!path.empty()) {
-      lines_.open(path, std::ios::binary | std::ios::trunc);
-      TESSERA_REQUIRE(lines_.good(), Io, "cannot write " + path, "choose another --out");
+      lines_.open(path);
     }
   }
 
@@ -167,21 +166,20 @@ class EmbeddingOutput {
     if (matrix_) return matrix_->add(embedding);
     const std::string line = fmt::format("{{\"embedding\": [{}]}}", fmt::join(embedding, ", "));
     if (path_.empty()) return terminal_.data(line);
-    lines_ << line << '\n';
+    lines_.write(line + '\n');
   }
 
   void close() {
     if (matrix_) return matrix_->close();
     if (path_.empty()) return;
     lines_.close();
-    TESSERA_REQUIRE(lines_.good(), Io, "cannot write " + path_, "is the disk full?");
   }
 
  private:
   std::string path_, file_;
   Terminal& terminal_;
   std::unique_ptr<interop::NpyWriter> matrix_;
-  std::ofstream lines_;
+  OutputFile lines_;
 };
 
 void embed_on(engine::OpenModel& model,

@@ -91,9 +91,10 @@ fs::path OutputProgress::note() const {
   return out_.string() + ".progress";
 }
 
-std::size_t OutputProgress::kept(std::size_t made, std::size_t all) const {
+MadeLines OutputProgress::kept(MadeLines made, std::size_t all) const {
   std::error_code unknown;
-  if (made == 0 || !fs::is_regular_file(note(), unknown)) return made < all ? made : 0;
+  if (made.count == 0 || !fs::is_regular_file(note(), unknown))
+    return made.count < all ? made : MadeLines{};
   TESSERA_REQUIRE(files::read(note()) == hash_ + '\n',
                   Config,
                   fmt::format("{} was begun with another model, other data or other options, and "

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -20,16 +21,23 @@ std::string command_text(std::string_view command,
                          const std::vector<std::string>& line,
                          const std::vector<std::filesystem::path>& inputs);
 
+/// The complete lines at the beginning of an output.
+struct MadeLines {
+  std::size_t count = 0;
+  std::uintmax_t bytes = 0;
+};
+
 /// The file OUT.progress, which exists while a command writes the lines of OUT, and has a hash of
 /// its command_text(). Where it cannot be written, the command runs without it.
 class OutputProgress {
  public:
   OutputProgress() = default;
   OutputProgress(std::filesystem::path out, const std::string& command);
-  /// Returns how many of the `made` lines in OUT are kept, of `all` that this command will write:
-  /// none if OUT is finished, because another command may have written it. Throws Error{Config} if
-  /// another command began it.
-  [[nodiscard]] std::size_t kept(std::size_t made, std::size_t all) const;
+  /// Returns which of the `made` lines in OUT are kept, of `all` that this command will write: none
+  /// if OUT is finished, because another command may have written it. Changes no file; OutputFile
+  /// removes the others with the first line of this command. Throws Error{Config} if another
+  /// command began OUT.
+  [[nodiscard]] MadeLines kept(MadeLines made, std::size_t all) const;
   /// Writes the note, if OUT is a plain file.
   void begin() const;
   /// Removes the note.

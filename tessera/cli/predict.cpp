@@ -2,7 +2,6 @@
 // tessera predict: writes a classifier's prediction for each record of a file.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/bad_records.h"
@@ -204,11 +204,11 @@ std::int64_t first_sample(const ToPredict& data, std::int64_t made) {
   return std::min<std::int64_t>(next, data.dataset->size() - 1);
 }
 
-/// The number of lines of predictions in the file. An incomplete last line is removed.
-std::int64_t already_predicted(const std::string& path, const ToPredict& data) {
+/// The lines of predictions in the file, without an incomplete last one.
+MadeLines already_predicted(const std::string& path, const ToPredict& data) {
   std::error_code ignored;
-  if (path.empty() || !fs::exists(path, ignored)) return 0;
-  if (PredictionTable::separator_of(path)) return 0;  // it is replaced
+  if (path.empty() || !fs::exists(path, ignored)) return {};
+  if (PredictionTable::separator_of(path)) return {};  // it is replaced
   const std::string held = files::read(path);
   std::size_t begin = 0;
   std::int64_t count = 0;
@@ -224,35 +224,37 @@ std::int64_t already_predicted(const std::string& path, const ToPredict& data) {
     begin = end + 1;
     ++count;
   }
-  if (begin < held.size()) fs::resize_file(path, begin);
-  return count;
+  return {static_cast<std::size_t>(count), begin};
 }
 
 void predict_on(engine::OpenModel& model,
                 const PredictFlags& words,
                 const ToPredict& data,
                 const OutputProgress& progress,
-                std::int64_t made,
+                const MadeLines& kept,
                 bool is_leader) {
   Terminal terminal;
-  std::ofstream file;
+  OutputFile file;
+  const auto made = static_cast<std::int64_t>(kept.count);
   const std::optional<char> separator = PredictionTable::separator_of(words.out);
   PredictionTable table(separator.value_or(','));
   if (is_leader && !words.out.empty()) {
-    file.open(words.out, std::ios::binary | (made == 0 ? std::ios::trunc : std::ios::app));
-    TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "choose another --out");
-    if (!separator) progress.begin();
+    file.open(words.out, kept.bytes);
   }
   const std::vector<std::string> names = label_names(model.shape.objective);
   const std::int64_t all = data.dataset->size(), first = first_sample(data, made);
   const double start = now_s();
+  bool begun = separator.has_value();  // a table has no note, because it is replaced
   PredictionsByRecord lines(data.records, made, [&](const json::Value& line) {
     if (words.out.empty()) {
       terminal.data(line.dump());
       return;
     }
-    file << (separator ? table.rows_of(line) : line.dump() + '\n');
-    TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
+    if (!std::exchange(begun, true)) {
+      file.replace();
+      progress.begin();
+    }
+    file.write(separator ? table.rows_of(line) : line.dump() + '\n');
   });
   engine::predict(
       *model.executor,
@@ -276,8 +278,7 @@ void predict_on(engine::OpenModel& model,
       });
   if (is_leader) lines.finish();
   if (!is_leader || words.out.empty()) return;
-  file.flush();
-  TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
+  file.close();
   if (!separator) progress.finish();
   if (!words.common.quiet) {
     terminal.line(fmt::format(
@@ -311,9 +312,8 @@ int predict(const std::vector<std::string>& line) {
   const ToPredict data = open_to_predict(words, *found);
   inputs.push_back(path);
   const OutputProgress progress(words.out, command_text("predict", line, inputs));
-  const auto made = static_cast<std::int64_t>(
-      progress.kept(static_cast<std::size_t>(already_predicted(words.out, data)),
-                    static_cast<std::size_t>(data.lines())));
+  const MadeLines made =
+      progress.kept(already_predicted(words.out, data), static_cast<std::size_t>(data.lines()));
   return with_model(std::move(found),
                     words.ranks,
                     engine::ReadAs::F32,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/prediction_lines.h"
 #include "tessera/cli/terminal.h"
@@ -80,11 +80,11 @@ bool ends_with_others(const json::Value& line, const json::Value& others) {
   return with_others(json::Value::object({members.begin(), members.begin() + own}), others) == line;
 }
 
-/// Returns the number of prompts with texts in the file. An incomplete last line is removed, and
-/// blank lines at the end.
-std::size_t already_made(const PromptFile& file) {
+/// Returns the prompts with texts in the file, without an incomplete last line and blank lines at
+/// the end.
+MadeLines already_made(const PromptFile& file) {
   std::error_code ignored;
-  if (!fs::exists(file.out, ignored)) return 0;
+  if (!fs::exists(file.out, ignored)) return {};
   const std::string held = files::read(file.out);
   std::size_t begin = 0, count = 0, kept = 0;
   for (std::size_t end = held.find('\n'); end != std::string::npos; end = held.find('\n', begin)) {
@@ -104,8 +104,7 @@ std::size_t already_made(const PromptFile& file) {
     begin = kept = end + 1;
     ++count;
   }
-  if (kept < held.size()) fs::resize_file(file.out, kept);
-  return count;
+  return {count, kept};
 }
 
 json::Value told(const engine::Generated& made) {
@@ -161,11 +160,9 @@ json::Value line_of(const PromptFile& file,
 class TextFile {
  public:
   TextFile(const PromptFile& file, bool is_leader)
-      : file_(file), is_leader_(is_leader), written_(file.made) {
+      : file_(file), is_leader_(is_leader), written_(file.made.count) {
     if (!is_leader_) return;
-    out_.open(file.out, std::ios::binary | (file.made == 0 ? std::ios::trunc : std::ios::app));
-    TESSERA_REQUIRE(out_.good(), Io, "cannot write " + file.out, "choose another --out");
-    file.progress.begin();
+    out_.open(file.out, file.made.bytes);
   }
 
   [[nodiscard]] std::size_t written() const { return written_; }
@@ -189,20 +186,25 @@ class TextFile {
         file_.prompts.size() * static_cast<std::size_t>(file_.samples),
         file_.out,
         tokens_per_s(),
-        file_.made > 0 ? fmt::format(", those of {} prompts from before", file_.made) : ""));
+        file_.made.count > 0 ? fmt::format(", those of {} prompts from before", file_.made.count)
+                             : ""));
   }
 
  private:
   const PromptFile& file_;
-  bool is_leader_;
+  bool is_leader_, begun_ = false;
   std::size_t written_, tokens_ = 0;
   double start_ = now_s();
-  std::ofstream out_;
+  OutputFile out_;
   Terminal terminal_;
 
   void append(const std::string& lines) {
-    out_ << lines << std::flush;
-    TESSERA_REQUIRE(out_.good(), Io, "cannot write " + file_.out, "is the disk full?");
+    if (!std::exchange(begun_, true)) {
+      out_.replace();
+      file_.progress.begin();
+    }
+    out_.write(lines);
+    out_.flush();
   }
   /// The blank lines before the prompt of this number.
   [[nodiscard]] std::string blank_lines(std::size_t number) const {
@@ -213,7 +215,7 @@ class TextFile {
   }
   /// The rest is estimated from the prompts that this run has completed.
   [[nodiscard]] std::string progress() const {
-    const auto done = static_cast<double>(written_ - file_.made),
+    const auto done = static_cast<double>(written_ - file_.made.count),
                missing = static_cast<double>(file_.prompts.size() - written_);
     return fmt::format("{} of {} prompts, {:.1f} tokens/s, {} left",
                        written_,
@@ -230,7 +232,7 @@ void draw(engine::Generator& generator,
           TextFile& out) {
   const auto samples = static_cast<std::size_t>(file.samples);
   std::vector<engine::Generator::Asked> asked;
-  for (std::size_t prompt = file.made; prompt < file.prompts.size(); ++prompt) {
+  for (std::size_t prompt = file.made.count; prompt < file.prompts.size(); ++prompt) {
     for (std::size_t i = 0; i < samples; ++i)
       asked.push_back(
           {generator.encode(file.prompts[prompt]), options.seed + i, file.adapters[prompt]});
@@ -243,7 +245,8 @@ void draw(engine::Generator& generator,
   generator.run_prompts(
       asked, options, file.at_once, [&](std::size_t number, engine::Generated made) {
         Waiting& mine =
-            waiting.try_emplace(file.made + number / samples, Waiting{{}, samples}).first->second;
+            waiting.try_emplace(file.made.count + number / samples, Waiting{{}, samples})
+                .first->second;
         mine.texts.resize(samples);
         mine.texts[number % samples] = std::move(made);
         --mine.missing;
@@ -318,7 +321,7 @@ void texts_of_file(engine::Generator& generator,
   if (options.beams == 1) {
     draw(generator, options, file, out);
   } else {
-    for (std::size_t i = file.made; i < file.prompts.size(); ++i) {
+    for (std::size_t i = file.made.count; i < file.prompts.size(); ++i) {
       engine::GenerateOptions own = options;
       own.adapter = file.adapters[i];
       const auto beams = generator.run_beams(generator.encode(file.prompts[i]), own, file.returned);

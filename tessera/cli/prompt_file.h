@@ -21,7 +21,7 @@ struct PromptFile {
   std::vector<std::size_t> blank_lines;
   std::vector<std::string> adapter_names;  ///< of the model; empty: it has none
   std::vector<int> adapters;               ///< that of each prompt; -1: the base
-  std::size_t made = 0;                    ///< number of prompts whose texts are already in `out`
+  MadeLines made;                          ///< the prompts whose texts are already in `out`
   OutputProgress progress;                 ///< of `out`
   int returned = 1;                        ///< number of beam search results per prompt
   int samples = 1;  ///< number of texts sampled per prompt, the i-th with seed + i
@@ -36,9 +36,10 @@ std::vector<std::string> read_prompts(const std::string& path);
 /// Reads {"prompt": text} from each line of `in`. With adapters, a line may also name one of
 /// `adapter_names`, as "adapter": name, or the base, as null; the others use the first. Existing
 /// lines of `out` are kept if they belong to the first prompts, with their other members; an
-/// incomplete last line is removed. A blank line has a blank one in `out`. Throws Error{Data} for
-/// damaged lines, and if `out` belongs to other prompts, and Error{Config} if it is `in`. Call it
-/// before ranks start, because they would see what the first of them writes.
+/// incomplete last line is removed when the next one is written. A blank line has a blank one in
+/// `out`. Throws Error{Data} for damaged lines, and if `out` belongs to other prompts, and
+/// Error{Config} if it is `in`. Call it before ranks start, because they would see what the first
+/// of them writes.
 PromptFile open_prompt_file(const std::string& in,
                             const std::string& out,
                             std::vector<std::string> adapter_names = {});

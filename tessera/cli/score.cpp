@@ -3,7 +3,6 @@
 #include "tessera/engine/score.h"
 
 #include <cmath>
-#include <fstream>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -13,9 +12,11 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/output_file.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/output_progress.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/text_lines.h"
@@ -124,19 +125,16 @@ void score_on(engine::OpenModel& model,
               const std::vector<LinePair>& lines,
               bool is_leader) {
   Terminal terminal;
-  std::ofstream file;
-  if (is_leader && !words.out.empty()) {
-    file.open(words.out, std::ios::binary | std::ios::trunc);
-    TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "choose another --out");
-  }
+  OutputFile file;
+  if (is_leader && !words.out.empty()) file.open(words.out);
   const auto write = [&](const json::Value& value) {
     if (!is_leader) return;
     if (words.out.empty()) {
       terminal.data(value.dump());
       return;
     }
-    file << value.dump() << '\n' << std::flush;
-    TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
+    file.write(value.dump() + '\n');
+    file.flush();
   };
   std::vector<double> all;
   for (const LinePair& line : lines) {
@@ -152,6 +150,7 @@ void score_on(engine::OpenModel& model,
 int score(const std::vector<std::string>& line) {
   ScoreFlags words;
   if (!parse(words, line)) return kExitOk;
+  require_other_file(words.file, words.out);
   std::unique_ptr<engine::OpenModel> found =
       engine::find_model(model_at(words.path, words.last, words.common));
   const std::vector<LinePair> lines = read_lines(words, answers(*found));

@@ -2,7 +2,7 @@
 #include "tessera/interop/npy.h"
 
 #include <bit>
-#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,8 +14,8 @@ namespace tessera::interop {
 static_assert(std::endian::native == std::endian::little);
 
 NpyWriter::NpyWriter(const std::filesystem::path& path, std::int64_t rows, std::int64_t columns)
-    : path_(path), file_(path, std::ios::binary | std::ios::trunc), rows_(rows), columns_(columns) {
-  TESSERA_REQUIRE(file_.good(), Io, "cannot write " + path.string(), "choose another place");
+    : rows_(rows), columns_(columns) {
+  file_.open(path);
   constexpr std::size_t kMagic = 10, kAlignment = 64;
   std::string header =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
@@ -23,22 +23,23 @@ NpyWriter::NpyWriter(const std::filesystem::path& path, std::int64_t rows, std::
     header += ' ';
   header += '\n';
   const auto size = static_cast<unsigned>(header.size());
-  file_.write("\x93NUMPY\x01\x00", 8);
-  file_.put(static_cast<char>(size & 0xFFU)).put(static_cast<char>(size >> 8U));
-  file_ << header;
+  header_.assign("\x93NUMPY\x01\x00", 8);
+  header_ += static_cast<char>(size & 0xFFU);
+  header_ += static_cast<char>(size >> 8U);
+  header_ += header;
 }
 
 void NpyWriter::add(std::span<const float> row) {
   TESSERA_ASSERT(static_cast<std::int64_t>(row.size()) == columns_ && written_ < rows_);
-  file_.write(reinterpret_cast<const char*>(row.data()),
-              static_cast<std::streamsize>(row.size_bytes()));
+  file_.write(std::exchange(header_, {}));
+  file_.write({reinterpret_cast<const char*>(row.data()), row.size_bytes()});
   ++written_;
 }
 
 void NpyWriter::close() {
   TESSERA_ASSERT(written_ == rows_);
+  file_.write(std::exchange(header_, {}));
   file_.close();
-  TESSERA_REQUIRE(file_.good(), Io, "cannot write " + path_.string(), "is the disk full?");
 }
 
 }  // namespace tessera::interop

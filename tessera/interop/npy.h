@@ -4,14 +4,16 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <span>
+#include <string>
+
+#include "tessera/base/output_file.h"
 
 namespace tessera::interop {
 
 class NpyWriter {
  public:
-  /// Replaces an existing file. Throws Error{Io} if `path` cannot be written.
+  /// Replaces an existing file, with the first row. Throws Error{Io} if `path` cannot be written.
   NpyWriter(const std::filesystem::path& path, std::int64_t rows, std::int64_t columns);
   /// Writes the next row of `columns` values.
   void add(std::span<const float> row);
@@ -19,8 +21,8 @@ class NpyWriter {
   void close();
 
  private:
-  std::filesystem::path path_;
-  std::ofstream file_;
+  OutputFile file_;
+  std::string header_;  ///< until it is written
   std::int64_t rows_, columns_, written_ = 0;
 };
 

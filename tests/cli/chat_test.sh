@@ -171,6 +171,12 @@ texts_are_those_of_the_command_that_made_the_file() {
   echo 0123456789abcdef >"$box/out.jsonl.progress"
   ! "$tessera" generate "$base/run" "${how[@]}" --max-new-tokens 3 2>"$box/err" || return 1
   grep -q "was begun with another model" "$box/err" && cmp "$box/out.jsonl" "$box/three.jsonl" || return 1
+  # A command that is refused does not remove an incomplete line of another one.
+  printf '{"prompt": "' | cat "$box/three.jsonl" - >"$box/part.jsonl" && cp "$box/part.jsonl" "$box/out.jsonl"
+  ! "$tessera" generate "$base/run" "${how[@]}" --max-new-tokens 3 2>"$box/err" || return 1
+  cmp "$box/out.jsonl" "$box/part.jsonl" || return 1
+  ! "$tessera" score "$base/run" "$box/part.jsonl" --out "$box/part.jsonl" 2>"$box/err" || return 1
+  grep -q "is the file that is read" "$box/err" && cmp "$box/out.jsonl" "$box/part.jsonl" || return 1
   cp "$base/in.jsonl" "$box/in.jsonl"
   ! "$tessera" generate "$base/run" --prompts "$box/in.jsonl" --out "$box/in.jsonl" 2>"$box/err" || return 1
   grep -q "is the file that is read" "$box/err" && cmp "$base/in.jsonl" "$box/in.jsonl"

@@ -31,8 +31,9 @@ TEST_F(OutputsInProgress, AreContinuedByTheSameCommand) {
   const OutputProgress first(out_, "predict a");
   first.begin();
 
-  EXPECT_EQ(OutputProgress(out_, "predict a").kept(2, 3), 2U);
-  EXPECT_EQ(OutputProgress(out_, "predict a").kept(3, 3), 3U);  // interrupted after its last line
+  EXPECT_EQ(OutputProgress(out_, "predict a").kept({2, 6}, 3).count, 2U);
+  EXPECT_EQ(OutputProgress(out_, "predict a").kept({3, 9}, 3).count,
+            3U);  // interrupted after its last line
   first.finish();
   EXPECT_FALSE(fs::exists(note_));
 }
@@ -41,19 +42,20 @@ TEST_F(OutputsInProgress, AreNotMixedWithLinesOfAnotherCommand) {
   OutputProgress(out_, "predict a").begin();
 
   try {
-    (void)OutputProgress(out_, "predict b").kept(2, 3);
+    (void)OutputProgress(out_, "predict b").kept({2, 6}, 3).count;
     ADD_FAILURE() << "continued";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::Config);
     EXPECT_THAT(error.what(), HasSubstr("another model, other data or other options"));
     EXPECT_THAT(error.fix(), HasSubstr(note_.string()));
   }
-  EXPECT_EQ(OutputProgress(out_, "predict b").kept(0, 3), 0U);  // there is nothing to mix with
+  EXPECT_EQ(OutputProgress(out_, "predict b").kept({0, 0}, 3).count,
+            0U);  // there is nothing to mix with
 }
 
 TEST_F(OutputsInProgress, AreReplacedWhenTheyAreFinished) {
-  EXPECT_EQ(OutputProgress(out_, "predict a").kept(3, 3), 0U);
-  EXPECT_EQ(OutputProgress(out_, "predict a").kept(2, 3), 2U);
+  EXPECT_EQ(OutputProgress(out_, "predict a").kept({3, 9}, 3).count, 0U);
+  EXPECT_EQ(OutputProgress(out_, "predict a").kept({2, 6}, 3).count, 2U);
 }
 
 TEST_F(OutputsInProgress, NeedNoNote) {

@@ -41,7 +41,21 @@ TEST_F(PromptFiles, GoOnBehindLinesWithTheSameMembers) {
       R"({"prompt": "a", "text": "made", "tokens": [1], "ended": true, "id": "q7", "given_text": "reference"})";
   files::write_atomic(out_, line + "\n");
 
-  EXPECT_EQ(open_prompt_file(in_, out_).made, 1U);
+  const MadeLines made = open_prompt_file(in_, out_).made;
+  EXPECT_EQ(made.count, 1U);
+  EXPECT_EQ(made.bytes, line.size() + 1);
+}
+
+// The command may still be refused, for its model, its options or its prompts.
+TEST_F(PromptFiles, DoNotChangeAnOutputWhenTheyAreOpened) {
+  const std::string held =
+      R"({"prompt": "a", "text": "made", "tokens": [1], "ended": true, "id": "q7", "given_text": "reference"})"
+      "\n{\"prompt\": \"b";
+  files::write_atomic(out_, held);
+
+  EXPECT_EQ(open_prompt_file(in_, out_).made.bytes, held.find('\n') + 1);
+
+  EXPECT_EQ(files::read(out_), held);
 }
 
 TEST_F(PromptFiles, RefuseLinesWithOtherMembers) {

@@ -155,6 +155,11 @@ TEST_F(PublishedCommands, TakeTheFirstRecords) {
   EXPECT_EQ(key(read(set + "--max_train_samples 3"), "data.train"),
             R"(["s/train-0.jsonl","s/train-1.jsonl[0:1]"])");
   EXPECT_EQ(key(read(set + "--max_train_samples 2"), "data.train"), "\"s/train-0.jsonl\"");
+  // The script shuffles before it takes the first records.
+  EXPECT_THAT(refusal(set + "--shuffle_train_dataset --max_train_samples 2"),
+              HasSubstr("draws records at random"));
+  EXPECT_THAT(read(set + "--shuffle_train_dataset").notes,
+              testing::Contains(HasSubstr("every epoch is shuffled")));
 
   write("data/dataset_info.json",
         R"({"a": {"file_name": "a.json"}, "b": {"file_name": "b.json"}})");

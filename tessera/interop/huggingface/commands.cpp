@@ -153,6 +153,17 @@ void classification(Meaning& meaning) {
             .test = meaning.text("@test_split", "test")});
   if (meaning.is_on("@regression"))
     meaning.set("task.type", json::Value::string("regression"), meaning.find("@regression"));
+  if (meaning.is_on("@shuffle_first")) {
+    const std::string shuffle = meaning.find("@shuffle_first")->flag;
+    if (const Setting* const most = meaning.given("@max_train")) {
+      meaning.refuse(fmt::format("{} with {} draws records at random", shuffle, most->flag),
+                     fmt::format("remove {}: the first records are used, in another order in every "
+                                 "epoch",
+                                 shuffle));
+    } else {
+      meaning.note(fmt::format("{}: every epoch is shuffled", shuffle));
+    }
+  }
   const std::vector<std::string> columns = meaning.texts("@text_columns");
   const Setting* const given = meaning.given("@text_columns");
   if (columns.size() > 2)
