@@ -19,9 +19,11 @@ ops::LayerNormOut normalise(bool centred,
                             const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias,
                             double eps,
-                            const at::Tensor& branch_NC = {}) {
-  if (centred) return ops::layer_norm(x_NC, weight, bias.value_or(at::Tensor()), eps, branch_NC);
-  const ops::RmsNormOut out = ops::rms_norm(x_NC, weight, eps, branch_NC);
+                            const at::Tensor& branch_NC = {},
+                            const ops::DropoutKey& key = {}) {
+  if (centred)
+    return ops::layer_norm(x_NC, weight, bias.value_or(at::Tensor()), eps, branch_NC, key);
+  const ops::RmsNormOut out = ops::rms_norm(x_NC, weight, eps, branch_NC, key);
   return {out.y_NC, {}, out.rstd_N, out.x_NC};
 }
 
@@ -47,13 +49,18 @@ struct NormNode : torch::autograd::Function<NormNode> {
                                const std::optional<at::Tensor>& bias,
                                const std::optional<at::Tensor>& branch,
                                Use use) {
-    at::Tensor sum = x, to_add;
     if (branch) ops::check_residual(x, *branch);
-    if (branch && use.key.active()) sum = ops::add_dropout(x, *branch, use.key);
-    if (branch && !use.key.active()) to_add = rows(*branch);
+    // Dropout knows an element by its sample.
+    const bool drops = branch && use.key.active();
     const ops::LayerNormOut out =
-        normalise(use.centred, rows(sum), multiplier(weight, use), bias, use.eps, to_add);
-    if (to_add.defined()) sum = out.x_NC.view(x.sizes());
+        drops ? normalise(use.centred, x, multiplier(weight, use), bias, use.eps, *branch, use.key)
+              : normalise(use.centred,
+                          rows(x),
+                          multiplier(weight, use),
+                          bias,
+                          use.eps,
+                          branch ? rows(*branch) : at::Tensor());
+    const at::Tensor sum = branch ? out.x_NC.view(x.sizes()) : x;
     if (node != nullptr) node->set_materialize_grads(false);
     save(node, {sum, weight, out.mean_N, out.rstd_N, bias ? *bias : at::Tensor()});
     use.has_branch = branch.has_value();
@@ -66,32 +73,37 @@ struct NormNode : torch::autograd::Function<NormNode> {
     const at::Tensor &x = saved[0], &along = grads[1];
     const Use& use = kept<Use>(node);
     at::Tensor dx = along;
-    if (grads[0].defined()) {
-      dx = through_norm(node, saved, rows(grads[0]), along.defined() ? rows(along) : along)
-               .view(x.sizes());
+    ops::BranchGrad branch = {.key = &use.key, .dbranch = {}};
+    if (grads[0].defined() && use.has_branch && use.key.active()) {
+      dx = through_norm(node, x, grads[0], along, &branch);
+    } else if (grads[0].defined()) {
+      const at::Tensor of_rows = along.defined() ? rows(along) : along;
+      dx = through_norm(node, rows(x), rows(grads[0]), of_rows, nullptr).view(x.sizes());
     }
-    at::Tensor dbranch;
-    if (use.has_branch && dx.defined()) dbranch = ops::dropout(dx.contiguous(), use.key);
-    return {dx, {}, {}, dbranch, {}};
+    if (use.has_branch && dx.defined() && !branch.dbranch.defined())
+      branch.dbranch = ops::dropout(dx.contiguous(), use.key);
+    return {dx, {}, {}, branch.dbranch, {}};
   }
 
   // The sums over rows are computed with dx in one pass over memory; deferred, they take their own
   // pass.
   static at::Tensor through_norm(AutogradContext* node,
-                                 const variable_list& saved,
+                                 const at::Tensor& x,
                                  const at::Tensor& dy,
-                                 const at::Tensor& along) {
+                                 const at::Tensor& along,
+                                 ops::BranchGrad* branch) {
     const Use& use = kept<Use>(node);
-    const at::Tensor x = rows(saved[0]), weight = multiplier(saved[1], use);
+    const auto saved = node->get_saved_variables();
+    const at::Tensor weight = multiplier(saved[1], use);
     GradSink* const dw = node->needs_input_grad(1) ? &use.weight->grad() : nullptr;
     GradSink* const db =
         use.bias != nullptr && node->needs_input_grad(2) ? &use.bias->grad() : nullptr;
     const Statistics of_x{saved[2], saved[3]};
     if (!use.context->deferring() || (dw == nullptr && db == nullptr))
-      return gradient(dy, x, of_x, weight, dw, db, along);
+      return gradient(dy, x, of_x, weight, dw, db, along, branch);
     // Only dx needs the weight, which may be gone by then.
-    use.context->defer([=] { gradient(dy, x, of_x, {}, dw, db, {}); });
-    return gradient(dy, x, of_x, weight, nullptr, nullptr, along);
+    use.context->defer([=] { gradient(dy, x, of_x, {}, dw, db, {}, nullptr); });
+    return gradient(dy, x, of_x, weight, nullptr, nullptr, along, branch);
   }
 
   struct Statistics {
@@ -103,7 +115,8 @@ struct NormNode : torch::autograd::Function<NormNode> {
                              const at::Tensor& weight,
                              GradSink* dw,
                              GradSink* db,
-                             const at::Tensor& along) {
+                             const at::Tensor& along,
+                             ops::BranchGrad* branch) {
     const at::Tensor to_weight = dw != nullptr ? dw->out() : at::Tensor(),
                      to_bias = db != nullptr ? db->out() : at::Tensor();
     const bool add_weight = dw != nullptr && dw->accumulate(),
@@ -119,8 +132,10 @@ struct NormNode : torch::autograd::Function<NormNode> {
                                        add_weight,
                                        to_bias,
                                        add_bias,
-                                       along)
-            : ops::rms_norm_backward(dy, x, of_x.rstd_N, weight, to_weight, add_weight, along);
+                                       along,
+                                       branch)
+            : ops::rms_norm_backward(
+                  dy, x, of_x.rstd_N, weight, to_weight, add_weight, along, branch);
     if (dw != nullptr) dw->written();
     if (db != nullptr) db->written();
     return dx;

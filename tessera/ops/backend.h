@@ -40,7 +40,9 @@ struct NormArgs {
   double eps;
   // Destinations.
   const at::Tensor &y_NC, &mean_N, &rstd_N;
-  const at::Tensor& sum_NC;  ///< x + branch, if there is a branch
+  const at::Tensor& sum_NC;  ///< x + dropout(branch), if there is a branch
+  /// Of the branch, whose first dim is then that of the samples; nullptr: it is not dropped.
+  const DropoutKey* key = nullptr;
 };
 /// The backward of a layer norm, or of an RMS norm if `mean_N` is undefined.
 struct NormGradArgs {
@@ -50,6 +52,9 @@ struct NormGradArgs {
   // Destinations; undefined if not needed.
   const at::Tensor &dx_NC, &dweight_C, &dbias_C;
   bool accumulate_weight, accumulate_bias;
+  /// dropout(dx) by this key, into `dbranch_NC`; nullptr: not needed.
+  const DropoutKey* key = nullptr;
+  at::Tensor dbranch_NC = {};
 };
 
 /// The kernels for one kind of device. backend_ops.inc lists the operations and states the rules

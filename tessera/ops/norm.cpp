@@ -44,14 +44,25 @@ void check_addend(const Norm& norm, const at::Tensor& x, const at::Tensor& plus)
                   "give both one shape");
 }
 
+void check_drop(const at::Tensor& x, const DropoutKey& key) {
+  check_dropout(x, key);
+  if (x.numel() > 0) dropout_runs(x, key);
+}
+
+bool on_gpu(const at::Tensor& x) {
+  return !x.is_cpu() && !x.is_meta();
+}
+
 LayerNormOut forward(const Norm& norm,
                      const at::Tensor& x_NC,
                      const at::Tensor& weight_C,
                      const at::Tensor& bias_C,
                      double eps,
-                     const at::Tensor& branch_NC) {
+                     const at::Tensor& branch_NC,
+                     const DropoutKey& key) {
   check_channels(norm, x_NC, weight_C, bias_C);
   check_addend(norm, x_NC, branch_NC);
+  const bool drops = branch_NC.defined() && key.active();
   const std::int64_t C = x_NC.size(-1), N = x_NC.numel() / C;
   const at::TensorOptions floats = x_NC.options().dtype(at::kFloat);
   LayerNormOut out{at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous),
@@ -60,12 +71,14 @@ LayerNormOut forward(const Norm& norm,
                    x_NC};
   if (branch_NC.defined()) out.x_NC = at::empty_like(out.y_NC);
   const OpScope scope(norm.name, [&] {
-    const double passes = branch_NC.defined() ? 4.0 : 2.0;
+    // The CPU adds a branch that it drops in a pass of its own.
+    const double passes = !branch_NC.defined() ? 2.0 : drops && !on_gpu(x_NC) ? 5.0 : 4.0;
     return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()),
                   .shape = shape(x_NC),
                   .shape_class = ShapeClass::Rows};
   });
   if (x_NC.is_meta()) return out;
+  if (drops) check_drop(branch_NC, key);
   backend(x_NC.device())
       .norm({.x_NC = x_NC,
              .weight_C = weight_C,
@@ -75,7 +88,9 @@ LayerNormOut forward(const Norm& norm,
              .y_NC = out.y_NC,
              .mean_N = out.mean_N,
              .rstd_N = out.rstd_N,
-             .sum_NC = out.x_NC});
+             .sum_NC = out.x_NC,
+             .key = drops && x_NC.numel() > 0 ? &key : nullptr});
+  if (drops) return out;  // a graph of operations has no random numbers
   trace_call(norm.has_mean ? "tessera::layer_norm" : "tessera::rms_norm",
              [&] {
                return std::vector<c10::IValue>{x_NC, weight_C, bias_C, branch_NC, eps};
@@ -94,13 +109,19 @@ at::Tensor backward(const Norm& norm,
                     bool accumulate_weight,
                     const at::Tensor& dbias_C,
                     bool accumulate_bias,
-                    const at::Tensor& plus_NC) {
+                    const at::Tensor& plus_NC,
+                    BranchGrad* branch) {
   check_channels(norm, x_NC, weight_C, {});
   check_addend(norm, x_NC, plus_NC);
+  TESSERA_ASSERT(branch == nullptr || (branch->key->active() && weight_C.defined()));
   at::Tensor dx;
   if (weight_C.defined()) dx = at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous);
+  if (branch != nullptr) branch->dbranch = at::empty_like(dx);
   const OpScope scope(norm.backward_name, [&] {
-    const double passes = 2.0 + (dx.defined() ? 1.0 : 0.0) + (plus_NC.defined() ? 1.0 : 0.0);
+    // The CPU drops the gradient of a branch in a pass of its own.
+    const double of_branch = branch == nullptr ? 0.0 : on_gpu(x_NC) ? 1.0 : 2.0;
+    const double passes =
+        2.0 + (dx.defined() ? 1.0 : 0.0) + (plus_NC.defined() ? 1.0 : 0.0) + of_branch;
     return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()),
                   .shape = shape(x_NC),
                   .shape_class = ShapeClass::Rows};
@@ -108,6 +129,8 @@ at::Tensor backward(const Norm& norm,
   if (x_NC.is_meta()) return dx;
   if (dweight_C.defined()) check_destination(dweight_C, x_NC.size(-1), "dweight");
   if (dbias_C.defined()) check_destination(dbias_C, x_NC.size(-1), "dbias");
+  const bool drops = branch != nullptr && x_NC.numel() > 0;
+  if (drops) check_drop(x_NC, *branch->key);
   backend(x_NC.device())
       .norm_backward({.dy_NC = dy_NC,
                       .x_NC = x_NC,
@@ -119,7 +142,9 @@ at::Tensor backward(const Norm& norm,
                       .dweight_C = dweight_C,
                       .dbias_C = dbias_C,
                       .accumulate_weight = accumulate_weight,
-                      .accumulate_bias = accumulate_bias});
+                      .accumulate_bias = accumulate_bias,
+                      .key = drops ? branch->key : nullptr,
+                      .dbranch_NC = drops ? branch->dbranch : at::Tensor()});
   return dx;
 }
 
@@ -129,8 +154,9 @@ LayerNormOut layer_norm(const at::Tensor& x_NC,
                         const at::Tensor& weight_C,
                         const at::Tensor& bias_C,
                         double eps,
-                        const at::Tensor& branch_NC) {
-  return forward(kLayerNorm, x_NC, weight_C, bias_C, eps, branch_NC);
+                        const at::Tensor& branch_NC,
+                        const DropoutKey& key) {
+  return forward(kLayerNorm, x_NC, weight_C, bias_C, eps, branch_NC, key);
 }
 
 at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
@@ -142,7 +168,8 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                                bool accumulate_weight,
                                const at::Tensor& dbias_C,
                                bool accumulate_bias,
-                               const at::Tensor& plus_NC) {
+                               const at::Tensor& plus_NC,
+                               BranchGrad* branch) {
   return backward(kLayerNorm,
                   dy_NC,
                   x_NC,
@@ -153,14 +180,16 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                   accumulate_weight,
                   dbias_C,
                   accumulate_bias,
-                  plus_NC);
+                  plus_NC,
+                  branch);
 }
 
 RmsNormOut rms_norm(const at::Tensor& x_NC,
                     const at::Tensor& weight_C,
                     double eps,
-                    const at::Tensor& branch_NC) {
-  const LayerNormOut out = forward(kRmsNorm, x_NC, weight_C, {}, eps, branch_NC);
+                    const at::Tensor& branch_NC,
+                    const DropoutKey& key) {
+  const LayerNormOut out = forward(kRmsNorm, x_NC, weight_C, {}, eps, branch_NC, key);
   return {out.y_NC, out.rstd_N, out.x_NC};
 }
 
@@ -170,7 +199,8 @@ at::Tensor rms_norm_backward(const at::Tensor& dy_NC,
                              const at::Tensor& weight_C,
                              const at::Tensor& dweight_C,
                              bool accumulate_weight,
-                             const at::Tensor& plus_NC) {
+                             const at::Tensor& plus_NC,
+                             BranchGrad* branch) {
   return backward(kRmsNorm,
                   dy_NC,
                   x_NC,
@@ -181,7 +211,8 @@ at::Tensor rms_norm_backward(const at::Tensor& dy_NC,
                   accumulate_weight,
                   {},
                   false,
-                  plus_NC);
+                  plus_NC,
+                  branch);
 }
 
 }  // namespace tessera::ops

@@ -22,20 +22,35 @@ run() {
   return "$code"
 }
 right() { run none none; }
-# caught FILE OLD NEW: the check fails if OLD, which must be there, is replaced once.
-caught() {
-  python3 - "$kernel_folder/$1.cu" "$box/$1.cu" "$2" "$3" <<'PY' || exit 1
+# mutate FROM TO OLD NEW: replaces OLD, which must be there, once.
+mutate() {
+  python3 - "$@" <<'PY' || exit 1
 import sys
 source, to, old, new = sys.argv[1:]
 text = open(source).read()
 if old not in text: sys.exit(f"{source} has no {old!r}")
 open(to, "w").write(text.replace(old, new, 1))
 PY
-  compile_kernel "$box/$1.cu" "$box/$1.o" -O1 || exit 1
+}
+# is_found KERNEL SOURCE FLAGS...: the check fails with that source of the kernel.
+is_found() {
+  compile_kernel "$2" "$box/$1.o" -O1 "${@:3}" || exit 1
   local code=0
   run "$1" "$box/$1.o" || code=$?
   # 1: a result is wrong; 3: the emulation refuses the kernel; from 128 on: it is ended by a signal.
   expect "the fault is found, not exit code $code" test $((code == 1 || code == 3 || code >= 128)) = 1
+}
+# caught KERNEL OLD NEW: a replacement in its source.
+caught() {
+  mutate "$kernel_folder/$1.cu" "$box/$1.cu" "$2" "$3"
+  is_found "$1" "$box/$1.cu"
+}
+# caught_in_header HEADER KERNEL OLD NEW: one in a header that the kernel includes.
+caught_in_header() {
+  mkdir -p "$box/tessera/ops/cuda"
+  cp "$kernel_folder/$2.cu" "$box"
+  mutate "$kernel_folder/$1.h" "$box/tessera/ops/cuda/$1.h" "$3" "$4"
+  is_found "$2" "$box/$2.cu" -iquote "$box"
 }
 
 claim "without a fault everything agrees" right
@@ -64,5 +79,7 @@ claim "no barrier before parts are used again" caught sampler "__syncthreads(); 
 claim "a part that is not added" caught reduce_parts "for (i64 part = 1; part < count; ++part)" "for (i64 part = 2; part < count; ++part)"
 claim "an element of a rank in another order" caught reduce_parts "How::of(Element::get(to + at), result)" "How::of(result, result)"
 claim "a lane of sixteen that is not added" caught updates "for (int half = kSums / 2; half > 0; half /= 2)" "for (int half = kSums / 4; half > 0; half /= 2)"
-claim "the same random number for each sample" caught pointwise "a.sample_ids[row]" "a.sample_ids[0]"
+claim "the same random number for each sample" caught_in_header dropout pointwise "a.sample_ids[row]" "a.sample_ids[0]"
+claim "the same random numbers for each row of a norm" caught rows "dropped(a.drop, start + c, add)" "dropped(a.drop, c, add)"
+claim "the whole gradient for a dropped branch" caught rows "dropped(a.drop, start + c, load(dx + c, Lane{}))" "load(dx + c, Lane{})"
 claims_done

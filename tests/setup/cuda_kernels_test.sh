@@ -22,5 +22,15 @@ compiles() {  # compiles ARCHITECTURE
   done
 }
 
+# Norms add a branch with the bits of dropout; the cross-entropy, in the same file, may use what it likes.
+norms_compile() {
+  nvcc -std=c++20 -I. --extended-lambda --expt-relaxed-constexpr -fmad=false -arch="$1" -ptx tessera/ops/cuda/rows.cu -o "$box/rows.ptx" >"$box/out" 2>&1 ||
+    { cat "$box/out"; return 1; }
+  expect "kernels of norms" grep -qE '\.entry .*norm_kernel' "$box/rows.ptx"
+  expect "no fused multiply-add in a norm" \
+    test "$(awk '/\.entry/ {norm = /norm_/} norm && /[^a-z]fma\./' "$box/rows.ptx" | wc -l)" = 0
+}
+
 claim "the kernels with the CPU's bits compile for A100" compiles sm_80
+claim "norms compile for A100 without contraction" norms_compile sm_80
 claims_done

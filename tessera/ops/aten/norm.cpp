@@ -27,7 +27,10 @@ void add_columns(const at::Tensor& rows_NC, bool accumulate, const at::Tensor& t
 
 void AtenBackend::norm(const NormArgs& args) const {
   at::Tensor x = args.x_NC;
-  if (args.branch_NC.defined()) {
+  if (args.key != nullptr) {
+    dropout(args.branch_NC, x, *args.key, args.sum_NC);
+    x = args.sum_NC;
+  } else if (args.branch_NC.defined()) {
     args.sum_NC.copy_(x.to(at::kFloat) + args.branch_NC.to(x.scalar_type()).to(at::kFloat));
     x = args.sum_NC;
   }
@@ -61,6 +64,7 @@ void AtenBackend::norm_backward(const NormGradArgs& args) const {
     dx = dx + args.plus_NC.reshape(x.sizes()).to(args.x_NC.scalar_type()).to(at::kFloat);
   }
   args.dx_NC.copy_(dx.view(args.dx_NC.sizes()));
+  if (args.key != nullptr) dropout(args.dx_NC, {}, *args.key, args.dbranch_NC);
 }
 
 }  // namespace tessera::ops::aten

@@ -27,10 +27,12 @@ float* floats_or_null(const at::Tensor& x) {
 
 void CpuBackend::norm(const NormArgs& args) const {
   const std::int64_t C = args.x_NC.size(-1), N = args.x_NC.numel() / C;
-  const at::Tensor branch = args.branch_NC.defined()
-                                ? args.branch_NC.to(args.x_NC.scalar_type()).contiguous()
-                                : at::Tensor();
-  const at::Tensor x = args.x_NC.contiguous(), weight = plain_float(args.weight_C);
+  if (args.key != nullptr) dropout(args.branch_NC, args.x_NC, *args.key, args.sum_NC);
+  const bool adds = args.branch_NC.defined() && args.key == nullptr;
+  const at::Tensor branch =
+      adds ? args.branch_NC.to(args.x_NC.scalar_type()).contiguous() : at::Tensor();
+  const at::Tensor x = args.key != nullptr ? args.sum_NC : args.x_NC.contiguous(),
+                   weight = plain_float(args.weight_C);
   const at::Tensor bias = args.bias_C.defined() ? plain_float(args.bias_C) : at::Tensor();
   const NormRows rows{.x = x.data_ptr(),
                       .weight = weight.data_ptr<float>(),
@@ -85,6 +87,7 @@ void CpuBackend::norm_backward(const NormGradArgs& args) const {
     auto* to = args.dbias_C.data_ptr<float>();
     reduce_blocks(sums + C, blocks.count(), 2 * C, C, args.accumulate_bias, to);
   }
+  if (args.key != nullptr) dropout(args.dx_NC, {}, *args.key, args.dbranch_NC);
 }
 
 }  // namespace tessera::ops::cpu

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/cuda/backend.h"
 
+#include <optional>
+
 #include <ATen/ATen.h>
 
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/cuda/kernels.h"
 #include "tessera/tensor/dtype.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::ops::cuda {
 namespace {
 
-at::Tensor on_device(std::int64_t count, at::ScalarType dtype, c10::Device device) {
+at::Tensor room_on(std::int64_t count, at::ScalarType dtype, c10::Device device) {
   return at::empty({count}, at::device(device).dtype(dtype));
 }
 
@@ -47,6 +50,44 @@ void add_columns(const at::Tensor& parts_PC, bool accumulate, const at::Tensor& 
 
 std::int64_t chunks_of(std::int64_t numel, std::int64_t chunk) {
   return (numel + chunk - 1) / chunk;
+}
+
+/// The places of a tensor's elements in their samples, in the memory of its device.
+class Dropped {
+ public:
+  Dropped(const at::Tensor& x, const DropoutKey& key)
+      : samples_(on_device(at::tensor(key.sample_ids, at::kLong), x.device())),
+        parts_(key.parts.empty() ? at::Tensor()
+                                 : on_device(at::tensor(key.parts, at::kLong), x.device())) {
+    const DropoutRuns runs = dropout_runs(x, key);
+    elements_ = {.key = key.key,
+                 .sample_ids = samples_.const_data_ptr<std::int64_t>(),
+                 .parts = memory_of<std::int64_t>(parts_),
+                 .element_offset = key.element_offset,
+                 .column = key.column,
+                 .columns = key.columns,
+                 .each = runs.each,
+                 .length = runs.length,
+                 .run = runs.run,
+                 .numel = x.numel(),
+                 .threshold = dropout_threshold(key.p),
+                 .scale = dropout_scale(key.p)};
+  }
+  [[nodiscard]] const DropoutElements& elements() const { return elements_; }
+
+ private:
+  at::Tensor samples_, parts_;
+  DropoutElements elements_{};
+};
+
+/// Nothing is dropped without a key.
+std::optional<Dropped> places_of(const at::Tensor& x, const DropoutKey* key) {
+  if (key == nullptr) return std::nullopt;
+  return Dropped(x, *key);
+}
+
+DropoutElements elements_of(const std::optional<Dropped>& places) {
+  return places ? places->elements() : DropoutElements{};
 }
 
 }  // namespace
@@ -103,25 +144,11 @@ void CudaBackend::dropout(const at::Tensor& x,
                           const at::Tensor& plus,
                           const DropoutKey& key,
                           const at::Tensor& y) const {
-  const DropoutRuns runs = dropout_runs(x, key);
+  const Dropped places(x, key);
   const at::Tensor from = x.contiguous();
   const at::Tensor add = plus.defined() ? plus.to(x.scalar_type()).contiguous() : at::Tensor();
-  const at::Tensor samples = at::tensor(key.sample_ids, at::kLong).to(x.device());
-  const at::Tensor parts =
-      key.parts.empty() ? at::Tensor() : at::tensor(key.parts, at::kLong).to(x.device());
   cuda::dropout(from_torch(x.scalar_type()),
-                {.key = key.key,
-                 .sample_ids = samples.const_data_ptr<std::int64_t>(),
-                 .parts = memory_of<std::int64_t>(parts),
-                 .element_offset = key.element_offset,
-                 .column = key.column,
-                 .columns = key.columns,
-                 .each = runs.each,
-                 .length = runs.length,
-                 .run = runs.run,
-                 .numel = x.numel(),
-                 .threshold = dropout_threshold(key.p),
-                 .scale = dropout_scale(key.p)},
+                places.elements(),
                 from.data_ptr(),
                 memory_of<void>(add),
                 y.data_ptr());
@@ -151,6 +178,7 @@ void CudaBackend::norm(const NormArgs& args) const {
   const at::Tensor x = args.x_NC.contiguous();
   const at::Tensor branch =
       args.branch_NC.defined() ? args.branch_NC.to(dtype).contiguous() : at::Tensor();
+  const std::optional<Dropped> places = places_of(x, args.key);
   cuda::norm(from_torch(dtype),
              {.x = memory_of<void>(x),
               .branch = memory_of<void>(branch),
@@ -161,7 +189,8 @@ void CudaBackend::norm(const NormArgs& args) const {
               .mean = memory_of(args.mean_N),
               .rstd = memory_of(args.rstd_N),
               .channels = weight.numel(),
-              .eps = args.eps},
+              .eps = args.eps,
+              .drop = elements_of(places)},
              args.rstd_N.numel());
 }
 
@@ -172,6 +201,7 @@ void CudaBackend::norm_backward(const NormGradArgs& args) const {
   const at::Tensor weight = args.weight_C.defined() ? channels_of(args.weight_C) : at::Tensor();
   const at::Tensor plus =
       args.plus_NC.defined() ? args.plus_NC.to(dtype).contiguous() : at::Tensor();
+  const std::optional<Dropped> places = places_of(x, args.key);
   const cuda::NormGradRows all = {.dy = memory_of<void>(dy),
                                   .x = memory_of<void>(x),
                                   .mean = memory_of(args.mean_N),
@@ -179,7 +209,9 @@ void CudaBackend::norm_backward(const NormGradArgs& args) const {
                                   .weight = memory_of(weight),
                                   .plus = memory_of<void>(plus),
                                   .dx = memory_of<void>(args.dx_NC),
-                                  .channels = channels};
+                                  .channels = channels,
+                                  .dbranch = memory_of<void>(args.dbranch_NC),
+                                  .drop = elements_of(places)};
   // dx may be the memory of dy.
   if (args.dweight_C.defined() || args.dbias_C.defined()) {
     const at::Tensor parts =
@@ -198,7 +230,7 @@ at::Tensor CudaBackend::cross_entropy(const at::Tensor& logits_NV,
                                       double label_smoothing,
                                       const at::Tensor& dlogits_NV) const {
   const std::int64_t rows = logits_NV.size(0);
-  const at::Tensor losses = on_device(rows, at::kDouble, logits_NV.device());
+  const at::Tensor losses = room_on(rows, at::kDouble, logits_NV.device());
   cuda::cross_entropy(dlogits_NV.defined() ? from_torch(dlogits_NV.scalar_type()) : DType::F32,
                       {.logits = logits_NV.const_data_ptr<float>(),
                        .labels = labels_N.const_data_ptr<std::int64_t>(),
@@ -276,8 +308,8 @@ void CudaBackend::lamb_prepare(const RuleRange& range,
                                double* update_sums) const {
   const std::int64_t chunks = chunks_of(range.numel, kRuleChunk);
   const c10::Device device = to_torch(range.device);
-  const at::Tensor of_weights = on_device(chunks, at::kDouble, device),
-                   of_updates = on_device(chunks, at::kDouble, device);
+  const at::Tensor of_weights = room_on(chunks, at::kDouble, device),
+                   of_updates = room_on(chunks, at::kDouble, device);
   cuda::lamb_prepare(range,
                      exp_avg,
                      exp_avg_sq,
@@ -316,7 +348,7 @@ void CudaBackend::chunk_square_sums(const float* grad,
                                     std::int64_t chunk,
                                     double* sums,
                                     c10::Device device) const {
-  const at::Tensor each = on_device(chunks_of(numel, chunk), at::kDouble, device);
+  const at::Tensor each = room_on(chunks_of(numel, chunk), at::kDouble, device);
   cuda::chunk_square_sums(grad, numel, chunk, each.data_ptr<double>());
   to_host(each, sums);
 }
@@ -324,7 +356,7 @@ void CudaBackend::chunk_square_sums(const float* grad,
 std::int64_t CudaBackend::first_nonfinite(const float* values,
                                           std::int64_t numel,
                                           c10::Device device) const {
-  const at::Tensor first = on_device(1, at::kLong, device);
+  const at::Tensor first = room_on(1, at::kLong, device);
   cuda::first_nonfinite(
       values, numel, reinterpret_cast<unsigned long long*>(first.data_ptr<std::int64_t>()));
   const auto index = first.item<std::int64_t>();
@@ -336,7 +368,7 @@ void CudaBackend::column_square_sums(const float* x_RC,
                                      std::int64_t columns,
                                      double* sums_C,
                                      c10::Device device) const {
-  const at::Tensor sums = on_device(columns, at::kDouble, device);
+  const at::Tensor sums = room_on(columns, at::kDouble, device);
   cuda::column_square_sums(x_RC, rows, columns, sums.data_ptr<double>());
   to_host(sums, sums_C);
 }

@@ -99,6 +99,17 @@ void scale_rows_columns(float* x_RC,
                         const float* of_columns_C);
 void column_square_sums(const float* x_RC, std::int64_t rows, std::int64_t columns, double* sums_C);
 
+/// A tensor and the place of its elements in their samples, as in ops::DropoutKey and
+/// ops::DropoutRuns. Pointers are memory of the device.
+struct DropoutElements {
+  std::uint64_t key;
+  const std::int64_t* sample_ids;
+  const std::int64_t* parts;  ///< or nullptr
+  std::int64_t element_offset, column, columns, each, length, run, numel;
+  std::uint32_t threshold;
+  float scale;
+};
+
 /// Rows of ops/norm.h, of one dtype: fp32, bf16 or fp16. Weights and statistics are fp32.
 struct NormRows {
   const void* x;
@@ -106,11 +117,13 @@ struct NormRows {
   const float* weight;
   const float* bias;  ///< or nullptr
   void* y;
-  void* sum;    ///< receives x + branch, if there is a branch
+  void* sum;    ///< receives x + dropout(branch), if there is a branch
   float* mean;  ///< nullptr: a root-mean-square norm
   float* rstd;
   std::int64_t channels;
   double eps;
+  /// Elements of the branch, all rows together; numel 0: the branch is not dropped.
+  DropoutElements drop = {};
 };
 void norm(DType dtype, const NormRows& rows, std::int64_t count);
 
@@ -121,6 +134,8 @@ struct NormGradRows {
   const void* plus;          ///< or nullptr
   void* dx;                  ///< not written by norm_columns()
   std::int64_t channels;
+  void* dbranch = nullptr;  ///< receives dropout(dx) of `drop`, or nullptr
+  DropoutElements drop = {};
 };
 void norm_grad(DType dtype, const NormGradRows& rows, std::int64_t count);
 /// The number of parts into which norm_columns() divides the rows.
@@ -176,16 +191,6 @@ void gated_grad(DType dtype,
                 Activation activation,
                 void* dx);
 
-/// A tensor and the place of its elements in their samples, as in ops::DropoutKey and
-/// ops::DropoutRuns. Pointers are memory of the device.
-struct DropoutElements {
-  std::uint64_t key;
-  const std::int64_t* sample_ids;
-  const std::int64_t* parts;  ///< or nullptr
-  std::int64_t element_offset, column, columns, each, length, run, numel;
-  std::uint32_t threshold;
-  float scale;
-};
 /// y = plus + dropout(x), rounded once; `plus` may be nullptr.
 void dropout(
     DType dtype, const DropoutElements& elements, const void* x, const void* plus, void* y);

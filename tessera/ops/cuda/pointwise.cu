@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on single elements: activations, dropout; and rows of a table by id. Compile without
 // contraction (-fmad=false).
-#include "tessera/base/philox.h"
+#include "tessera/ops/cuda/dropout.h"
 #include "tessera/ops/cuda/kernels.h"
 #include "tessera/ops/cuda/lanes.h"
 
@@ -83,26 +83,11 @@ void start_gated_grad(const T* dy, const T* x, i64 rows, i64 width, Activation a
   });
 }
 
-/// True if the element is kept: the bits of ops::dropout().
-__device__ __forceinline__ bool is_kept(const DropoutElements& a, i64 at) {
-  const i64 row = at / a.each;
-  i64 place = at % a.each;
-  if (a.parts != nullptr) place = place % a.length + a.parts[place / a.length] * a.length;
-  if (a.columns > 1) {
-    const i64 run = place / a.run;
-    place = (run * a.columns + a.column) * a.run + place % a.run;
-  }
-  const i64 number = place + a.element_offset;
-  const Philox::Block words = Philox{a.key}(static_cast<std::uint64_t>(number) >> 2U,
-                                            static_cast<std::uint64_t>(a.sample_ids[row]));
-  return words[static_cast<std::size_t>(number) & 3U] >> 8U >= a.threshold;
-}
-
 template <class T>
 void start_dropout(const DropoutElements& a, const T* x, const T* plus, T* y) {
   each_element(0, a.numel, [=] __device__(i64 at, Lane lane) {
-    const float dropped = is_kept(a, at) ? load(x + at, lane) * a.scale : 0.0F;
-    store(y + at, plus != nullptr ? load(plus + at, lane) + dropped : dropped, lane);
+    const float kept = dropped(a, at, load(x + at, lane));
+    store(y + at, plus != nullptr ? load(plus + at, lane) + kept : kept, lane);
   });
 }
 

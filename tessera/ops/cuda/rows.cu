@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on rows: norms and the cross-entropy. A block handles a row; its sums are added in an
-// order that depends on nothing but the number of threads of the block.
+// order that depends on nothing but the number of threads of the block. Compile without contraction
+// (-fmad=false), so that a norm adds a branch with the bits of pointwise.cu's dropout().
+#include "tessera/ops/cuda/dropout.h"
 #include "tessera/ops/cuda/kernels.h"
 #include "tessera/ops/cuda/lanes.h"
 
@@ -52,8 +54,11 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormRows a) {
   if (a.branch != nullptr) {
     const T* branch = static_cast<const T*>(a.branch) + start;
     T* sum = static_cast<T*>(a.sum) + start;
-    for (int c = static_cast<int>(threadIdx.x); c < a.channels; c += step)
-      store(sum + c, load(x + c, Lane{}) + load(branch + c, Lane{}), Lane{});
+    for (int c = static_cast<int>(threadIdx.x); c < a.channels; c += step) {
+      float add = load(branch + c, Lane{});
+      if (a.drop.numel > 0) add = dropped(a.drop, start + c, add);
+      store(sum + c, load(x + c, Lane{}) + add, Lane{});
+    }
     x = sum;  // every thread reads what it has written
   }
   float mean = 0.0F;
@@ -99,10 +104,14 @@ __global__ void __launch_bounds__(kThreads) norm_grad_kernel(NormGradRows a) {
   all = a.mean != nullptr ? over_block(all, Add(), parts) / count : 0.0F;
   const T* const plus = a.plus != nullptr ? static_cast<const T*>(a.plus) + start : nullptr;
   T* const dx = static_cast<T*>(a.dx) + start;
+  T* const dbranch = a.dbranch != nullptr ? static_cast<T*>(a.dbranch) + start : nullptr;
   for (int c = static_cast<int>(threadIdx.x); c < a.channels; c += step) {
     const float g = load(dy + c, Lane{}) * a.weight[c];
     const float d = (g - (load(x + c, Lane{}) - mean) * rstd * along - all) * rstd;
     store(dx + c, plus != nullptr ? d + load(plus + c, Lane{}) : d, Lane{});
+    // The gradient of the branch is that of the stream as it was rounded.
+    if (dbranch != nullptr)
+      store(dbranch + c, dropped(a.drop, start + c, load(dx + c, Lane{})), Lane{});
   }
 }
 

@@ -239,6 +239,59 @@ TEST_P(CudaKernels, NormalizeRowsAsTheReferenceDoes) {
   }
 }
 
+TEST_P(CudaKernels, DropABranchInThePassOfItsNormToTheBitsOfDropoutAndNormApart) {
+  const DropoutKey whole = {
+      .p = 0.3, .key = 11, .sample_ids = {7, 1000000007, 2}, .element_offset = 5};
+  DropoutKey parts = whole, columns = whole;
+  parts.parts = {3, 0};
+  columns.columns = 2;
+  columns.column = 1;
+  const Backend &ours = emulated_backend(), &cpu = *backends().get("cpu");
+  for (const at::ScalarType dtype : kDtypes) {
+    for (const DropoutKey& key : {whole, parts, columns}) {
+      for (const bool centred : {false, true}) {
+        const at::Tensor x = random({3, 4, 70}, 1, dtype), branch = random({3, 4, 70}, 2, dtype),
+                         dy = random({3, 4, 70}, 3, dtype), plus = random({3, 4, 70}, 4, dtype),
+                         weight = random({70}, 5, dtype) + 1.0, bias = random({70}, 6, dtype), none;
+        const at::Tensor& use_bias = centred ? bias : none;
+        const auto norm = [&](const at::Tensor& from, bool fused) -> Results {
+          const at::Tensor y = at::empty_like(x), mean = centred ? at::empty({12}) : none,
+                           rstd = at::empty({12}), sum = fused ? at::empty_like(x) : none,
+                           dx = at::empty_like(x), dweight = at::ones({70}),
+                           dbias = centred ? at::ones({70}) : none,
+                           dbranch = fused ? at::empty_like(x) : none;
+          const DropoutKey* const used = fused ? &key : nullptr;
+          const at::Tensor& add = fused ? branch : none;
+          ours.norm({from, weight, use_bias, add, 1e-5, y, mean, rstd, sum, used});
+          const at::Tensor& normed = fused ? sum : from;
+          ours.norm_backward({dy,
+                              normed,
+                              mean,
+                              rstd,
+                              weight,
+                              plus,
+                              dx,
+                              dweight,
+                              dbias,
+                              true,
+                              false,
+                              used,
+                              dbranch});
+          return {
+              normed, y, rstd, dx, dweight, centred ? mean : rstd, centred ? dbias : rstd, dbranch};
+        };
+        const at::Tensor sum = at::empty_like(x), dbranch = at::empty_like(x);
+        ours.dropout(branch, x, key, sum);
+        const Results fused = norm(x, true), apart = norm(sum, false);
+        for (std::size_t i = 0; i + 1 < apart.size(); ++i)
+          EXPECT_TRUE(same_bits(fused[i], apart[i])) << "result " << i;
+        cpu.dropout(apart[3], {}, key, dbranch);
+        EXPECT_TRUE(same_bits(fused.back(), dbranch));
+      }
+    }
+  }
+}
+
 TEST_P(CudaKernels, ComputeTheCrossEntropyAsTheReferenceDoes) {
   for (const std::int64_t vocab : {2, 31, 700}) {
     for (const double smoothing : {0.0, 0.1}) {

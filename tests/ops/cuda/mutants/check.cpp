@@ -16,6 +16,7 @@
 #include "ops/cuda/emulation.h"
 
 #include "tessera/base/dtype.h"
+#include "tessera/base/philox.h"
 #include "tessera/base/quant_codes.h"
 #include "tessera/ops/cuda/kernels.h"
 
@@ -109,6 +110,77 @@ void check_norms(std::int64_t rows, std::int64_t C) {
   }
   for (const Floats* const results : {&y, &dx, &mean, &rstd, &dw, &db})
     expect_guard("behind a norm", *results);
+}
+
+/// A norm that drops its branch, and the gradient of the branch.
+void check_dropped_norm(std::int64_t rows, std::int64_t C) {
+  const auto n = static_cast<std::size_t>(rows * C), row_count = static_cast<std::size_t>(rows);
+  const Floats x = numbers(n, 1), branch = numbers(n, 2), dy = numbers(n, 3),
+               weight = numbers(static_cast<std::size_t>(C), 4);
+  const Ints samples = {7, 1000000007};
+  const DropoutElements drop = {.key = 11,
+                                .sample_ids = samples.data(),
+                                .parts = nullptr,
+                                .element_offset = 6,
+                                .column = 0,
+                                .columns = 1,
+                                .each = rows / 2 * C,
+                                .length = rows / 2 * C,
+                                .run = rows / 2 * C,
+                                .numel = rows * C,
+                                .threshold = 1U << 23U,
+                                .scale = 2.0F};
+  Floats y = room(n), sum = room(n), rstd = room(row_count), dx = room(n), dbranch = room(n);
+  norm(DType::F32,
+       {x.data(),
+        branch.data(),
+        weight.data(),
+        nullptr,
+        y.data(),
+        sum.data(),
+        nullptr,
+        rstd.data(),
+        C,
+        1e-5,
+        drop},
+       rows);
+  norm_grad(DType::F32,
+            {dy.data(),
+             sum.data(),
+             nullptr,
+             rstd.data(),
+             weight.data(),
+             nullptr,
+             dx.data(),
+             C,
+             dbranch.data(),
+             drop},
+            rows);
+  for (std::int64_t at = 0; at < rows * C; ++at) {
+    const auto i = static_cast<std::size_t>(at);
+    const auto number = static_cast<std::uint64_t>(at % drop.each + drop.element_offset);
+    const auto sample =
+        static_cast<std::uint64_t>(samples[static_cast<std::size_t>(at / drop.each)]);
+    const bool kept = Philox{11}(number / 4, sample)[number % 4] >> 8U >= drop.threshold;
+    expect("a dropped branch", sum[i], kept ? x[i] + 2.0F * branch[i] : x[i], 1e-6);
+    expect("the gradient of a dropped branch", dbranch[i], kept ? 2.0 * dx[i] : 0.0, 0.0);
+  }
+  for (std::int64_t r = 0; r < rows; ++r) {
+    double squares = 0;
+    for (std::int64_t c = 0; c < C; ++c)
+      squares += double{sum[static_cast<std::size_t>(r * C + c)]} *
+                 sum[static_cast<std::size_t>(r * C + c)];
+    const double scale = 1.0 / std::sqrt(squares / static_cast<double>(C) + 1e-5);
+    for (std::int64_t c = 0; c < C; ++c) {
+      const auto i = static_cast<std::size_t>(r * C + c);
+      expect("a norm of a dropped branch",
+             y[i],
+             sum[i] * scale * weight[static_cast<std::size_t>(c)],
+             1e-3);
+    }
+  }
+  for (const Floats* const results : {&y, &sum, &rstd, &dx, &dbranch})
+    expect_guard("behind a norm of a dropped branch", *results);
 }
 
 void check_cross_entropy(std::int64_t V) {
@@ -413,6 +485,7 @@ int main() {
       tessera::emulation::set_order(order, 3);
       for (const std::int64_t channels : {33, 600})
         check_norms(70, channels);
+      check_dropped_norm(6, 70);
       check_cross_entropy(31);
       check_cross_entropy(700);
       check_nf4(700);
