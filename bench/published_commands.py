@@ -9,8 +9,8 @@ The names of models and data sets in them are looked for in TESSERA_MODELS and T
 folders with small stand-ins, OWNER/MODEL with a config.json of the same model_type, and
 OWNER/DATA/train.jsonl. Files that Megatron-LM's and DeepSpeed's commands name are replaced by those
 in the folder --stand: vocab.json, merges.txt, bert-vocab.txt, spm.model, tiktoken.json,
-text_document.bin and .idx (long enough for samples of 32,000 tokens, all below 60), ds.json. Shell scripts
-are expanded by a restricted bash without programs. Each command is read with --dry-run. For each program the number of
+text_document.bin and .idx (long enough for samples of 32,000 tokens, all below 60), text_sentence.bin and .idx (with a
+sequence for each sentence of a document, for BERT and T5), ds.json. Shell scripts are expanded by a restricted bash without programs. Each command is read with --dry-run. For each program the number of
 commands, of those without an unknown option, of those that start and of those that would with more memory,
 and the reasons of the others.
 """
@@ -87,12 +87,14 @@ def with_stand_ins(words):
             continue
         if name == "vocab.json" and pairs:
             name = "bert-vocab.txt"
+        if name == "text_document" and pairs:
+            name = "text_sentence"
         if name == "spm.model" and "TikTokenizer" in words:
             name = "tiktoken.json"
         if name == "spm.model" and not re.search(r"\$.*/|/.*\$|/mnt|\.model$", out[i + 1]):
             continue  # the name of a model
         out[i + 1] = str(STAND / name)
-        while name == "text_document" and i + 2 < len(out) and not out[i + 2].startswith("-"):
+        while name.startswith("text_") and i + 2 < len(out) and not out[i + 2].startswith("-"):
             del out[i + 2]
     return out
 

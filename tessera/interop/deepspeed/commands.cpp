@@ -20,6 +20,7 @@
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/dataset_names.h"
 #include "tessera/interop/deepspeed/chat_flags.h"
+#include "tessera/interop/deepspeed/chat_records.h"
 #include "tessera/interop/deepspeed/data_split.h"
 #include "tessera/interop/huggingface/trainer_rules.h"
 #include "tessera/interop/option_table.h"
@@ -78,9 +79,9 @@ std::vector<std::string> files_of(Meaning& meaning,
     std::vector<std::string> files = split_files(*found, split);
     if (files.empty()) continue;
     const bool whole = shares.empty() || shares[part] == shares[0] + shares[1] + shares[2];
-    if (!whole) {
+    if (!whole || (!shares.empty() && has_own_fields(name.as_string()))) {
       const auto seed = static_cast<std::uint32_t>(meaning.number("trainer.seed").value_or(1234));
-      files = {write_chat_part(files, shares, part, seed).string()};
+      files = {write_chat_part(files, shares, part, seed, name.as_string()).string()};
     }
     out.insert(out.end(), files.begin(), files.end());
   }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <system_error>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/data/records.h"
+#include "tessera/interop/deepspeed/chat_records.h"
 
 namespace tessera::interop {
 namespace {
@@ -34,8 +36,9 @@ std::uint32_t interval(std::mt19937& generator, std::uint32_t most) {
 std::string name_of_part(const std::vector<std::string>& files,
                          const std::vector<double>& shares,
                          std::size_t part,
-                         std::uint32_t seed) {
-  std::string key = fmt::format("{} {}", part, seed);
+                         std::uint32_t seed,
+                         const std::string& dataset) {
+  std::string key = fmt::format("{} {}{}", part, seed, dataset);
   for (const double share : shares)
     key += fmt::format(" {}", share);
   for (const std::string& file : files) {
@@ -74,15 +77,19 @@ std::vector<std::uint32_t> chat_part(const std::vector<double>& shares,
 fs::path write_chat_part(const std::vector<std::string>& files,
                          const std::vector<double>& shares,
                          std::size_t part,
-                         std::uint32_t seed) {
+                         std::uint32_t seed,
+                         const std::string& dataset) {
   const fs::path folder = files::cache_dir() / "parts";
-  const fs::path path = folder / name_of_part(files, shares, part, seed);
+  const bool own = has_own_fields(dataset);
+  const fs::path path = folder / name_of_part(files, shares, part, seed, own ? dataset : "");
   std::error_code failed;
   if (fs::exists(path, failed)) return path;
   std::vector<std::string> records;
   data::for_each_record(
       data::record_files(files, data::Split::Train), {}, [&](const data::Record& record) {
-        records.push_back(record.value.dump());
+        const std::optional<json::Value> chat =
+            own ? chat_record(dataset, record.value) : record.value;
+        if (chat) records.push_back(chat->dump());
       });
   std::string out;
   for (const std::uint32_t index :

@@ -18,10 +18,12 @@ std::vector<std::uint32_t> chat_part(const std::vector<double>& shares,
                                      std::uint32_t size);
 
 /// Writes these records of the files, one object a line, into the cache of tessera, unless they are
-/// there already, and returns the path. Throws Error{Data} and Error{Io}.
+/// there already, and returns the path. `dataset`: a name by which chat_record() knows their
+/// fields; records without a question or an answer are left out. Throws Error{Data} and Error{Io}.
 std::filesystem::path write_chat_part(const std::vector<std::string>& files,
                                       const std::vector<double>& shares,
                                       std::size_t part,
-                                      std::uint32_t seed);
+                                      std::uint32_t seed,
+                                      const std::string& dataset = "");
 
 }  // namespace tessera::interop

@@ -2,6 +2,8 @@
 #include "tessera/interop/megatron/command_experts.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -65,6 +67,14 @@ void set_layers(Meaning& meaning) {
   meaning.set("model.moe.layers", std::move(numbers), layers);
 }
 
+// The family of latent attention has corrections and a shared expert unless it is told otherwise.
+bool is_latent(const Meaning& meaning) {
+  return meaning.is_on("@latent");
+}
+void set_off(Meaning& meaning, const char* key) {
+  meaning.set(key, json::Value::boolean(false));
+}
+
 // Sinkhorn's routing has scores of its own, and no loss that balances.
 bool set_sinkhorn(Meaning& meaning) {
   const Setting* const type = meaning.find("@balancing");
@@ -97,14 +107,33 @@ void set_router(Meaning& meaning) {
   if (set_sinkhorn(meaning)) return;
   const std::string score = meaning.text("@router_score", "softmax");
   meaning.set("model.moe.router.score", json::Value::string(score), meaning.find("@router_score"));
-  // Without the early softmax the weights of the chosen experts have the sum 1.
+  // Without the early softmax the weights of the chosen experts have the sum 1, and those of
+  // several experts by sigmoids always.
+  const double top_k = meaning.number("@top_k").value_or(2);
+  const bool softmax = score == "softmax";
   meaning.set("model.moe.router.normalize",
-              json::Value::boolean(!meaning.is_on("@pre_softmax")),
+              json::Value::boolean(softmax ? !meaning.is_on("@pre_softmax") : top_k > 1),
               meaning.find("@pre_softmax"));
+  if (!softmax) meaning.set("model.moe.router.normalize_eps", json::Value::number(1e-20));
   meaning.copy("model.moe.router.scale", meaning.given("@router_scale"));
   meaning.copy("model.moe.router.groups", meaning.given("@router_groups"));
   meaning.copy("model.moe.router.top_groups", meaning.given("@router_top_groups"));
-  if (!meaning.is_on("@expert_bias")) return;
+  // Groups are ranked by as many of their best scores as a token uses experts of each.
+  if (const double groups = meaning.number("@router_top_groups").value_or(0); groups >= 1) {
+    const double best = std::floor(top_k / groups);
+    if (best > 2)
+      meaning.refuse(fmt::format("{}: groups would be ranked by {} of their scores",
+                                 meaning.find("@router_top_groups")->flag,
+                                 best),
+                     "choose --moe-router-topk of one or two experts of each group");
+    meaning.set("model.moe.router.group_rank",
+                json::Value::string(best <= 1 ? "best" : "best_two"),
+                meaning.find("@router_top_groups"));
+  }
+  if (!meaning.is_on("@expert_bias")) {
+    if (is_latent(meaning)) set_off(meaning, "model.moe.router.correction");
+    return;
+  }
   meaning.set(
       "model.moe.router.correction", json::Value::boolean(true), meaning.find("@expert_bias"));
   meaning.copy("model.moe.router.bias_update", meaning.find("@bias_update"));
@@ -132,14 +161,37 @@ void set_losses(Meaning& meaning) {
 }
 
 // Megatron-LM splits every expert over the tensor-parallel ranks unless the command says otherwise.
+// Experts that some of these ranks split are split by all of them here: as many ranks hold a copy
+// of the experts, and the result is the same.
 void set_split(Meaning& meaning) {
-  const double tensor = meaning.number("parallel.tensor.size").value_or(1);
+  const auto tensor = static_cast<std::int64_t>(meaning.number("parallel.tensor.size").value_or(1));
   const Setting* const given = meaning.given("@expert_tensor");
-  const double wanted = given == nullptr ? tensor : given->value.as_double();
-  if (wanted > 1) {
-    meaning.set(
-        "parallel.expert_tensor", json::Value::integer(static_cast<std::int64_t>(wanted)), given);
+  std::int64_t wanted = given == nullptr ? tensor : given->value.as_integer().value_or(tensor);
+  if (wanted > 1 && wanted < tensor) {
+    const std::int64_t ranks =
+        wanted * static_cast<std::int64_t>(meaning.number("@expert_ranks").value_or(1));
+    if (ranks % tensor != 0) {
+      meaning.refuse(
+          fmt::format("{} {}: {} ranks hold a copy of the experts, and {} tensor-parallel "
+                      "ones do not divide them",
+                      given->flag,
+                      wanted,
+                      ranks,
+                      tensor),
+          "set it to 1 or to --tensor-model-parallel-size");
+      return;
+    }
+    meaning.note(
+        fmt::format("{} {}: an expert is split over all {} tensor-parallel ranks, and {} "
+                    "ranks hold a copy of the experts, as there",
+                    given->flag,
+                    wanted,
+                    tensor,
+                    ranks));
+    wanted = tensor;
+    meaning.set("parallel.expert", json::Value::integer(ranks / tensor), given);
   }
+  if (wanted > 1) meaning.set("parallel.expert_tensor", json::Value::integer(wanted), given);
 }
 
 }  // namespace
@@ -148,7 +200,8 @@ void set_experts(Meaning& meaning) {
   const Setting* const experts = meaning.given("@experts");
   if (experts == nullptr) return;
   const json::Value* const family = meaning.value("model.family");
-  if (family == nullptr || (family->as_string() != "llama" && family->as_string() != "gpt2")) {
+  constexpr std::array kFamilies = {"llama", "qwen3", "deepseek_v3", "gpt2"};
+  if (family == nullptr || std::ranges::find(kFamilies, family->as_string()) == kFamilies.end()) {
     meaning.refuse(
         fmt::format("{}: experts are built for models with RMSNorm, rotary positions, SwiGLU and "
                     "no biases, and for models with LayerNorm and learned positions",
@@ -175,6 +228,11 @@ void set_experts(Meaning& meaning) {
     meaning.set("model.moe.drop",
                 json::Value::string(position ? "position" : "probability"),
                 meaning.find("@drop_policy"));
+  }
+  if (is_latent(meaning)) {
+    if (meaning.given("@shared_width") == nullptr)
+      meaning.set("model.moe.shared", json::Value::integer(0));
+    meaning.set("model.moe.first_dense", json::Value::integer(0));
   }
   set_layers(meaning);
   set_router(meaning);

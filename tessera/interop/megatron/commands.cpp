@@ -2,7 +2,6 @@
 // Megatron-LM's and Megatron-DeepSpeed's pretraining scripts: the model, schedule, layout and data
 // of their options.
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -18,11 +17,13 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/interop/command_meaning.h"
+#include "tessera/interop/megatron/command_batch.h"
 #include "tessera/interop/megatron/command_data.h"
 #include "tessera/interop/megatron/command_experts.h"
+#include "tessera/interop/megatron/command_latent.h"
+#include "tessera/interop/megatron/command_layout.h"
 #include "tessera/interop/megatron/command_optimizer.h"
 #include "tessera/interop/option_table.h"
-#include "tessera/optim/batch_ramp.h"
 
 namespace tessera::interop {
 namespace {
@@ -89,14 +90,23 @@ void set_gpt2(Meaning& meaning, const GptShape& shape) {
   meaning.copy("model.layer_norm_eps", meaning.find("@norm_epsilon"));
 }
 
-// With norms of queries and keys it is Qwen 3.
+// With norms of queries and keys it is Qwen 3, with latent attention DeepSeek V3.
 void set_llama(Meaning& meaning, const GptShape& shape) {
+  const bool latent = meaning.is_on("@latent");
+  if (latent && !shape.qk_norm)
+    meaning.refuse(fmt::format("{} without norms of the latent vectors is not supported",
+                               meaning.find("@latent")->flag),
+                   "add --qk-layernorm");
   set_word(meaning, "model.family", shape.qk_norm ? "qwen3" : "llama", meaning.find("@qk_norm"));
   set_on(meaning, "model.tie_embeddings", !shape.untied, meaning.find("@untie"));
   meaning.copy("model.rms_norm_eps", meaning.find("@norm_epsilon"));
   meaning.copy("model.rope_theta", meaning.find("@rope_base"));
   meaning.copy("model.attention_dropout", meaning.find("@attention_dropout"));
-  meaning.copy("model.head_dim", meaning.given("@head_dim"));
+  if (latent) {
+    megatron::set_latent_attention(meaning);
+  } else {
+    meaning.copy("model.head_dim", meaning.given("@head_dim"));
+  }
   const Setting* const hidden = meaning.find("@hidden_dropout");
   if (hidden != nullptr && hidden->value.as_double() != 0) {
     meaning.refuse(
@@ -153,6 +163,13 @@ void set_decoder(Meaning& meaning) {
   // Composed models turn neighbouring channels.
   const bool llama = shape.rotary && shape.rms && meaning.is_on("@swiglu") && !shape.bias &&
                      whole && !meaning.is_on("@interleaved");
+  if (!llama && meaning.is_on("@latent")) {
+    meaning.refuse(
+        fmt::format("{}: latent attention is built for models with RMSNorm, rotary positions, "
+                    "SwiGLU and no biases",
+                    meaning.find("@latent")->flag),
+        "--normalization RMSNorm --position-embedding-type rope --swiglu --disable-bias-linear");
+  }
   const bool gpt2 = !shape.rotary && !shape.rms && has_usual_heads(meaning);
   if (llama) {
     set_llama(meaning, shape);
@@ -195,75 +212,6 @@ double ranks_with_data(const Meaning& meaning) {
 double global_batch(const Meaning& meaning) {
   if (const auto given = meaning.number("train_batch_size")) return *given;
   return meaning.number("train_micro_batch_size_per_gpu").value_or(1) * ranks_with_data(meaning);
-}
-
-// "960", "1K", "200B" tokens; -1 for another word.
-double tokens_in(std::string word) {
-  double factor = 1;
-  for (const auto& [letter, value] :
-       {std::pair('K', 1e3), std::pair('M', 1e6), std::pair('B', 1e9), std::pair('T', 1e12)}) {
-    if (word.empty() || std::toupper(static_cast<unsigned char>(word.back())) != letter) continue;
-    factor = value;
-    word.pop_back();
-    break;
-  }
-  try {
-    const json::Value number = json::parse(word, "");
-    if (number.is_number() && number.as_double() >= 0) return number.as_double() * factor;
-  } catch (const Error&) {
-    // not a number
-  }
-  return -1;
-}
-
-// "0:384 200B:768": a batch of 384, and of 768 from 200 billion tokens on. Returns the steps.
-std::vector<optim::BatchStep> batch_steps(Meaning& meaning) {
-  const Setting* const steps = meaning.given("@batch_steps");
-  const double length = meaning.number("data.sequence_length").value_or(0);
-  std::vector<optim::BatchStep> out;
-  if (steps == nullptr || length <= 0) return out;
-  for (const std::string& word : meaning.texts("@batch_steps")) {
-    const std::size_t colon = word.find(':');
-    const double tokens = tokens_in(word.substr(0, colon));
-    const double size = colon == word.npos ? -1 : tokens_in(word.substr(colon + 1));
-    const double before = out.empty() ? -1 : static_cast<double>(out.back().consumed);
-    const double samples = std::ceil(tokens / length);
-    const bool begins = !out.empty() || samples == 0;
-    if (tokens < 0 || size < 1 || !begins || samples <= before || samples > 1e12 || size > 1e9) {
-      meaning.refuse(fmt::format("{} {}: expected TOKENS:BATCH, from 0 tokens on and with growing "
-                                 "numbers of tokens",
-                                 steps->flag,
-                                 word),
-                     "\"0:384 200B:768\"");
-      return {};
-    }
-    out.push_back({static_cast<std::int64_t>(samples), static_cast<std::int64_t>(size)});
-  }
-  return out;
-}
-
-// The batch grows by steps, and a run by samples ends with the batch that passes their number.
-void set_batch_steps(Meaning& meaning) {
-  const std::vector<optim::BatchStep> steps = batch_steps(meaning);
-  if (steps.empty()) return;
-  const Setting* const from = meaning.given("@batch_steps");
-  json::Value list = json::Value::array();
-  for (const optim::BatchStep& step : steps)
-    list.push_back(
-        json::Value::array({json::Value::integer(step.consumed), json::Value::integer(step.size)}));
-  meaning.set("rampup_batch_size", std::move(list), from);
-  meaning.set("train_batch_size", json::Value::integer(steps.back().size), from);
-  const Setting* const samples = meaning.given("@train_samples");
-  if (samples == nullptr || meaning.value("trainer.max_steps") != nullptr) return;
-  // The updates are at least samples / size, and at most samples of them.
-  const optim::BatchRamp ramp(steps);
-  const auto wanted = static_cast<std::int64_t>(samples->value.as_double());
-  std::int64_t low = 0, high = std::max<std::int64_t>(wanted, 1);
-  while (low + 1 < high) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (ramp.samples_before(middle + 1) < wanted ? low : high) = middle;
-  }
-  meaning.set("trainer.max_steps", json::Value::integer(high), samples);
 }
 
 // A run by samples decays over all of them, unless the command says otherwise.
@@ -385,6 +333,7 @@ void set_sequence_parallel(Meaning& meaning) {
 
 void set_layout(Meaning& meaning) {
   set_sequence_parallel(meaning);
+  megatron::set_pipeline_layout(meaning);
   if (meaning.is_on("@selective"))
     set_word(
         meaning, "activation_checkpointing.granularity", "selective", meaning.find("@selective"));
@@ -457,7 +406,7 @@ void finish(Meaning& meaning) {
   megatron::set_tokens(meaning);
   megatron::set_data(meaning);
   set_rampup(meaning);
-  set_batch_steps(meaning);
+  megatron::set_batch_steps(meaning);
   set_length(meaning);
   set_token_schedule(meaning);
   set_decay_of_samples(meaning);
@@ -495,7 +444,7 @@ void t5(Meaning& meaning) {
   set_word(meaning, "model.decoder", "transformer", nullptr);
   set_on(meaning, "model.embedding_norm", false, nullptr);
   set_on(meaning, "model.shared_positions", true, nullptr);
-  set_on(meaning, "model.lm_bias", true, nullptr);
+  set_on(meaning, "model.lm_bias", !meaning.is_on("@untie"), meaning.find("@untie"));
   meaning.copy("model.num_decoder_layers", meaning.given("@decoder_layers"));
   meaning.copy("task.params.noise_density", meaning.find("@mask_prob"));
   meaning.copy("task.params.short_texts", meaning.find("@short_pairs"));

@@ -49,6 +49,18 @@ TEST_F(MegatronCommands, RouteBySinkhorn) {
               HasSubstr("with --moe-router-load-balancing-type sinkhorn"));
 }
 
+TEST_F(MegatronCommands, SplitExpertsOverAllTensorParallelRanks) {
+  const std::string experts = std::string(kGpt) +
+                              "--num-experts 4 --tensor-model-parallel-size 4 "
+                              "--expert-model-parallel-size 2 --expert-tensor-parallel-size ";
+  const ForeignCommand command = read(experts + "2");
+  EXPECT_EQ(key(command, "parallel.expert"), "1");
+  EXPECT_EQ(key(command, "parallel.expert_tensor"), "4");
+  EXPECT_THAT(command.notes, testing::Contains(HasSubstr("4 ranks hold a copy of the experts")));
+  EXPECT_EQ(key(read(experts + "1"), "parallel.expert"), "2");
+  EXPECT_THAT(refusal(experts + "3"), HasSubstr("6 ranks hold a copy"));
+}
+
 TEST_F(MegatronCommands, NormalizeQueriesAndKeys) {
   ForeignCommand command = read(std::string(kGpt) + "--qk-layernorm");
   EXPECT_EQ(key(command, "model.family"), "\"gpt2\"");
@@ -72,6 +84,67 @@ TEST_F(MegatronCommands, MayTurnNeighbouringChannels) {
   EXPECT_EQ(key(read(llama), "model.family"), "\"llama\"");
   for (const std::string& command : {llama, rope})
     EXPECT_EQ(key(read(command + "--rotary-interleaved"), "model.family"), "\"compose\"");
+}
+
+TEST_F(MegatronCommands, HaveLatentAttentionAsDeepSeek) {
+  const std::string latent =
+      std::string(kGpt) +
+      "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
+      "--hidden-dropout 0 --attention-dropout 0 --multi-latent-attention --kv-lora-rank 8 "
+      "--qk-head-dim 8 --qk-pos-emb-head-dim 4 --v-head-dim 8 ";
+  ForeignCommand command = read(latent + "--qk-layernorm --q-lora-rank 12");
+  EXPECT_EQ(key(command, "model.family"), "\"deepseek_v3\"");
+  EXPECT_EQ(key(command, "model.q_lora_rank"), "12");
+  EXPECT_EQ(key(command, "model.qk_nope_head_dim"), "8");
+  EXPECT_EQ(key(command, "model.rope_scaling"), "none");
+  EXPECT_EQ(key(command, "model.moe.num_experts"), "0");
+  const std::string experts =
+      latent +
+      "--qk-layernorm --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0 "
+      "--num-experts 8 --moe-router-topk 4 --moe-router-pre-softmax "
+      "--moe-router-score-function sigmoid --moe-router-num-groups 4 "
+      "--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-4 ";
+  command = read(experts +
+                 "--moe-router-group-topk 2 --moe-router-enable-expert-bias "
+                 "--moe-shared-expert-intermediate-size 32");
+  EXPECT_EQ(key(command, "model.q_lora_rank"), "0");
+  EXPECT_EQ(key(command, "model.rope_factor"), "40");
+  EXPECT_EQ(key(command, "model.moe.num_experts"), "8");
+  EXPECT_EQ(key(command, "model.moe.first_dense"), "0");
+  EXPECT_EQ(key(command, "model.moe.router.normalize"), "true") << "sigmoids always are";
+  EXPECT_EQ(key(command, "model.moe.router.group_rank"), "\"best_two\"");
+  EXPECT_EQ(key(command, "model.moe.router.correction"), "true");
+  EXPECT_EQ(key(command, "model.moe.losses.sequence_balance"), "1e-4");
+  command = read(experts + "--moe-router-group-topk 4");
+  EXPECT_EQ(key(command, "model.moe.router.group_rank"), "\"best\"");
+  EXPECT_EQ(key(command, "model.moe.router.correction"), "false");
+  EXPECT_EQ(key(command, "model.moe.shared"), "0");
+  EXPECT_THAT(refusal(experts + "--moe-router-group-topk 1"), HasSubstr("4 of their scores"));
+  EXPECT_THAT(refusal(latent), HasSubstr("without norms of the latent vectors"));
+  EXPECT_THAT(refusal(std::string(kGpt) + "--multi-latent-attention --qk-layernorm"),
+              HasSubstr("latent attention is built for"));
+}
+
+TEST_F(MegatronCommands, HaveTheBlocksOfStagesOfALayout) {
+  const std::string gpt = std::string("torchrun --nproc_per_node 2 ") + kGpt +
+                          "--num-layers 5 --pipeline-model-parallel-size 2 "
+                          "--pipeline-model-parallel-layout ";
+  ForeignCommand command = read(gpt + "Ett|tttL");
+  EXPECT_EQ(key(command, "parallel.pipeline.partition"), "[0,3,7]");
+  EXPECT_EQ(key(command, "parallel.pipeline.chunks"), "none");
+  // The loss may be alone in the last part.
+  command = read(gpt + "Et|(tt|)*2L");
+  EXPECT_EQ(key(command, "parallel.pipeline.partition"), "[0,2,4,6,7]");
+  EXPECT_EQ(key(command, "parallel.pipeline.chunks"), "2");
+  for (const auto& [word, why] : {std::pair("Ett|tttmL", "no prediction of several tokens"),
+                                  {"Ett|ttL", "it has 4 layers, and the model 5"},
+                                  {"Ett|t|ttL", "3 parts cannot be divided among 2"},
+                                  {"Ettttt||L", "cannot be divided"},
+                                  {"ttEttt|L", "expected the blocks"},
+                                  {"E(t(t)*2)|L", "expected the blocks"},
+                                  {"Et*99999999999|L", "expected the blocks"},
+                                  {"Ex|L", "expected the blocks"}})
+    EXPECT_THAT(refusal(gpt + word), HasSubstr(why)) << word;
 }
 
 TEST_F(MegatronCommands, MayUseMuonWithItsDefaults) {
@@ -147,6 +220,24 @@ TEST_F(MegatronCommands, OfDeepSpeedChatSetTheDropoutThatAModelHas) {
   EXPECT_EQ(key(opt, "model.dropout"), "0.1");
   EXPECT_EQ(key(gpt2, "model.dropout"), "none");
   EXPECT_THAT(gpt2.notes, testing::Contains(HasSubstr("--actor_dropout has no effect")));
+}
+
+// Of two data sets whose fields DeepSpeed-Chat knows by their names.
+TEST_F(MegatronCommands, OfDeepSpeedChatReadDataSetsWithFieldsOfTheirOwn) {
+  write("wangrui6/Zhihu-KOL/train.jsonl", R"({"INSTRUCTION": "why", "RESPONSE": "so"})");
+  write("mkqa-Japanese/train.jsonl",
+        R"({"queries": {"ja": "who"}, "answers": {"ja": [{"text": "me"}]}})"
+        "\n"
+        R"({"queries": {"ja": "what"}, "answers": {"ja": []}})");
+  const ForeignCommand command = read(
+      "deepspeed step1_supervised_finetuning/main.py --data_path wangrui6/Zhihu-KOL "
+      "mkqa-Japanese --data_split 10,0,0 --model_name_or_path m");
+  const json::Value files = json::parse(key(command, "data.train"), "test");
+  ASSERT_EQ(files.items().size(), 2U);
+  EXPECT_EQ(files::read(files.items()[0].as_string()),
+            "{\"prompt\":\" Human: why Assistant:\",\"chosen\":\" so\"}\n");
+  EXPECT_EQ(files::read(files.items()[1].as_string()),
+            "{\"prompt\":\" Human: who Assistant:\",\"chosen\":\" me\"}\n");
 }
 
 TEST_F(MegatronCommands, OfDeepSpeedChatStartTheRanksOfARollout) {
