@@ -117,8 +117,7 @@ void ModelInstance::bind_tiles(comm::World& world) {
   for (const FlatGroup& group : groups_) {
     if (!group.tile) continue;
     WorkingWeights& weights = *group.weights;
-    const bool gathers =
-        weights.comes_and_goes() && weights.resting() == nullptr && group.ranks.inner->size() > 1;
+    const bool gathers = weights.comes_and_goes() && group.ranks.inner->size() > 1;
     const std::size_t number = tile_gather_->add(weights, gathers ? group.ranks.inner : nullptr);
     for (const BlockUse& use : group.uses) {
       for (const Param* const param : use.params)
