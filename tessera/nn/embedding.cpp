@@ -17,6 +17,7 @@ using namespace detail;
 struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
   struct Use {
     const Param* table;
+    const TiledForm* tiles;  // nullptr: the table is whole
     StepContext* context;
   };
   static at::Tensor forward(AutogradContext* node,
@@ -28,15 +29,19 @@ struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
     keep(node, use);
     auto sizes = ids.sizes().vec();
     sizes.push_back(table.size(1));
-    return ops::embedding(table, flat).view(sizes);
+    return (use.tiles != nullptr ? use.tiles->rows(flat) : ops::embedding(table, flat)).view(sizes);
   }
 
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     if (!node->needs_input_grad(1)) return {{}, {}, {}};
     const Use use = kept<Use>(node);
     const at::Tensor ids = node->get_saved_variables()[0];
-    weight_gradient(*use.context, [dy = rows(grads[0]), ids, table = use.table] {
-      write_rows(dy, ids, table->grad());
+    weight_gradient(*use.context, [dy = rows(grads[0]), ids, use] {
+      if (use.tiles != nullptr) {
+        use.tiles->rows_grad(dy, ids);
+      } else {
+        write_rows(dy, ids, use.table->grad());
+      }
     });
     return {{}, {}, {}};
   }
@@ -68,9 +73,8 @@ at::Tensor detail::local_embedding(const at::Tensor& ids,
                                    const Param& table,
                                    StepContext& context) {
   if (table.scales().defined()) return int8_embedding(ids, table);
-  if (const TiledForm* const tiled = tiled_form_of(table))
-    return tiled_embedding(ids, *tiled, context);
-  return detail::apply<EmbeddingNode>(ids, table.tensor(), EmbeddingNode::Use{&table, &context});
+  return detail::apply<EmbeddingNode>(
+      ids, edge_of(table), EmbeddingNode::Use{&table, tiled_form_of(table), &context});
 }
 
 }  // namespace tessera::nn

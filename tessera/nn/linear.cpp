@@ -23,6 +23,7 @@ using namespace detail;
 struct LinearNode : torch::autograd::Function<LinearNode> {
   struct Use {
     const Param* weight;
+    const TiledForm* tiles;  // nullptr: the weight is whole
     const Param* bias;
     StepContext* context;
     Again again;  // recomputes x; empty: x is saved
@@ -51,11 +52,13 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     use.dtype = x.scalar_type();
     // Only the weight's gradient needs x.
     const bool saves = weight.requires_grad() && !use.again;
+    const TiledForm* const tiles = use.tiles;
     save(node, {weight, saves ? x : at::Tensor()});
-    const at::Tensor y = ops::linear(use.input(rows(x)),
-                                     use.matrix_of(weight),
-                                     bias ? bias->view({-1}) : at::Tensor(),
-                                     out_dtype);
+    const at::Tensor bias_O = bias ? bias->view({-1}) : at::Tensor();
+    const at::Tensor y =
+        tiles != nullptr
+            ? tiles->product(rows(x), bias_O, out_dtype.value_or(x.scalar_type()))
+            : ops::linear(use.input(rows(x)), use.matrix_of(weight), bias_O, out_dtype);
     keep(node, std::move(use));
     auto sizes = x.sizes().vec();
     sizes.back() = y.size(1);
@@ -69,13 +72,19 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     const at::Tensor dy = rows(grads[0]).to(use.dtype);
     at::Tensor dx;
     if (node->needs_input_grad(0)) {
-      dx = ops::linear_input_grad(dy, use.matrix_of(weight)).view(use.sizes);
+      dx = (use.tiles != nullptr ? use.tiles->input_grad(dy)
+                                 : ops::linear_input_grad(dy, use.matrix_of(weight)))
+               .view(use.sizes);
     }
     if (node->needs_input_grad(1)) {
       const at::Tensor x = use.again ? use.again() : saved[1];
-      weight_gradient(*use.context, [dy, x = use.input(rows(x)), w = use.weight] {
-        write_weight(dy, x, w->grad());
-      });
+      if (use.tiles != nullptr) {
+        use.tiles->weight_grad(dy, rows(x), 1.0F, *use.context);
+      } else {
+        weight_gradient(*use.context, [dy, x = use.input(rows(x)), w = use.weight] {
+          write_weight(dy, x, w->grad());
+        });
+      }
     }
     if (use.bias != nullptr && node->needs_input_grad(2)) {
       weight_gradient(*use.context, [dy, b = use.bias] { write_bias(dy, b->grad()); });
@@ -130,13 +139,12 @@ at::Tensor detail::local_linear(const at::Tensor& x,
                                 StepContext& context,
                                 Again again) {
   if (weight.scales().defined()) return int8_linear(x, weight, bias, out_dtype);
-  if (const TiledForm* const tiled = tiled_form_of(weight))
-    return tiled_linear(x, *tiled, bias, out_dtype, context, std::move(again));
-  return detail::apply<LinearNode>(x,
-                                   weight.tensor(),
-                                   bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
-                                   out_dtype,
-                                   LinearNode::Use{&weight, bias, &context, std::move(again)});
+  return detail::apply<LinearNode>(
+      x,
+      edge_of(weight),
+      bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
+      out_dtype,
+      LinearNode::Use{&weight, tiled_form_of(weight), bias, &context, std::move(again)});
 }
 
 at::Tensor linear(const at::Tensor& x,

@@ -8,10 +8,6 @@
 
 #include "tessera/nn/autograd.h"
 
-namespace tessera::nn {
-class TiledForm;
-}
-
 namespace tessera::nn::detail {
 
 /// Returns the function that recomputes `x` where its own node can; else an empty function.
@@ -34,15 +30,6 @@ at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context
 
 /// The rows `ids` of a table that this rank holds whole.
 at::Tensor local_embedding(const at::Tensor& ids, const Param& table, StepContext& context);
-
-/// The same with a weight in tiles.
-at::Tensor tiled_linear(const at::Tensor& x,
-                        const TiledForm& form,
-                        const Param* bias,
-                        std::optional<at::ScalarType> out_dtype,
-                        StepContext& context,
-                        Again again);
-at::Tensor tiled_embedding(const at::Tensor& ids, const TiledForm& form, StepContext& context);
 
 /// The same with 8-bit values, without gradients.
 at::Tensor int8_linear(const at::Tensor& x,

@@ -23,12 +23,15 @@ struct WeightTile {
 
 /// y = x W^T is computed tile by tile of the output features. The gradient of x is the sum over the
 /// tiles in their order, in fp32. Both depend on the tiles alone, and not on where these are
-/// between uses. Every use of the weight fetches and releases all tiles in order, so ranks that
-/// gather tiles for each other do so in the same order. Used only on the rank's own thread.
+/// between uses. Every use of the weight fetches and releases all tiles in order. Used only on the
+/// rank's own thread.
 class TiledForm final : public LayerForm {
  public:
-  /// `tiles`: at least one; together they are the weight, in order.
-  explicit TiledForm(std::vector<WeightTile> tiles) : tiles_(std::move(tiles)) {}
+  /// `tiles`: at least one; together they are the weight, in order. `weight`: the weight as its
+  /// block declared it. Its own form, such as an adapter, adds to the products and look-ups of the
+  /// tiles.
+  TiledForm(std::vector<WeightTile> tiles, Param weight)
+      : tiles_(std::move(tiles)), weight_(std::move(weight)) {}
 
   /// Sets what brings the values of a tile into memory before its use, and what releases them.
   void bind(std::function<void(std::size_t tile)> fetch,
@@ -61,9 +64,13 @@ class TiledForm final : public LayerForm {
                    const at::Tensor& x_NI,
                    float factor,
                    StepContext& context) const;
+  /// The rows `ids_N` of a table [N, C], without autograd, and the gradient of the tiles by theirs.
+  [[nodiscard]] at::Tensor rows(const at::Tensor& ids_N) const;
+  void rows_grad(const at::Tensor& dy_NC, const at::Tensor& ids_N) const;
 
  private:
   std::vector<WeightTile> tiles_;
+  Param weight_;  ///< without values
   std::function<void(std::size_t)> fetch_, release_;
 };
 

@@ -117,8 +117,6 @@ struct FlatGroupPlan {
   [[nodiscard]] FlatLayout layout(int shards) const { return {name, params, shards}; }
   /// The name of the strategy that keeps the weights on `ranks` ranks.
   [[nodiscard]] std::string_view strategy(const WeightOptions& options, int ranks) const {
-    // Layers use tiles when they compute, at which the ranks do not meet.
-    if (tile && residency == Residency::Resting && ranks > 1) return "resting_whole";
     return weight_strategy(
         residency, trainable ? options.trained_gather : options.frozen_gather, ranks);
   }

@@ -43,7 +43,7 @@ ModelInstance::ModelInstance(const nn::Model& model,
   build(model);
   group(world, lender);
   attach();
-  bind_tiles();
+  bind_tiles(world);
   forget_other_stages();
 }
 
@@ -93,13 +93,6 @@ std::vector<std::shared_ptr<Param>> ModelInstance::divided(
       out.push_back(std::move(param));
       continue;
     }
-    TESSERA_REQUIRE(
-        param->extension() == nullptr,
-        Unsupported,
-        fmt::format(
-            "not built yet: {} in tiles, because it has an adapter or noise (neftune_alpha)",
-            param->info().name),
-        "remove it from the section tiling, or remove the other");
     std::vector<nn::WeightTile> tiles;
     for (const auto& info : infos) {
       const std::int64_t rows_of_index = info->numel() / info->shape.front() / info->shape.back();
@@ -109,7 +102,7 @@ std::vector<std::shared_ptr<Param>> ModelInstance::divided(
                        (box.end.front() - box.begin.front()) * rows_of_index});
       out.push_back(tiles.back().param);
     }
-    auto form = std::make_shared<nn::TiledForm>(std::move(tiles));
+    auto form = std::make_shared<nn::TiledForm>(std::move(tiles), *param);
     param->extend(form);
     tiled_.emplace_back(std::move(param), std::move(form));
   }
@@ -117,27 +110,32 @@ std::vector<std::shared_ptr<Param>> ModelInstance::divided(
 }
 
 /// Lets the layers fetch and release the weights of their tiles.
-void ModelInstance::bind_tiles() {
+void ModelInstance::bind_tiles(comm::World& world) {
   if (tiled_.empty()) return;
-  std::map<const Param*, WorkingWeights*> weights;
+  tile_gather_ = std::make_unique<TileGather>(world);
+  std::map<const Param*, std::size_t> numbers;
   for (const FlatGroup& group : groups_) {
     if (!group.tile) continue;
+    WorkingWeights& weights = *group.weights;
+    const bool gathers = weights.comes_and_goes() && group.ranks.inner->size() > 1;
+    const std::size_t number = tile_gather_->add(weights, gathers ? group.ranks.inner : nullptr);
     for (const BlockUse& use : group.uses) {
       for (const Param* const param : use.params)
-        weights[param] = group.weights.get();
+        numbers[param] = number;
+      if (gathers) blocks_[static_cast<std::size_t>(use.block)].gathers_tiles = true;
     }
   }
   for (const auto& [param, form] : tiled_) {
-    std::vector<WorkingWeights*> of_tile;
+    std::vector<std::size_t> of_tile;
     for (const nn::WeightTile& tile : form->tiles())
-      of_tile.push_back(weights.at(tile.param.get()));
+      of_tile.push_back(numbers.at(tile.param.get()));
     form->bind(
-        [of_tile](std::size_t tile) {
-          of_tile[tile]->wait();
-          // A part that rests in a tier is read while the layer computes with the one before.
-          of_tile[(tile + 1) % of_tile.size()]->fetch();
+        [gather = tile_gather_.get(), of_tile](std::size_t tile) {
+          gather->fetch(of_tile[tile], of_tile[(tile + 1) % of_tile.size()]);
         },
-        [of_tile](std::size_t tile) { of_tile[tile]->release(); });
+        [gather = tile_gather_.get(), of_tile](std::size_t tile) {
+          gather->release(of_tile[tile]);
+        });
   }
 }
 

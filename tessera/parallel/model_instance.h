@@ -23,6 +23,7 @@
 #include "tessera/nn/tiled_form.h"
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
+#include "tessera/parallel/tile_gather.h"
 #include "tessera/parallel/working_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/param.h"
@@ -49,7 +50,7 @@ struct FlatGroup {
   std::vector<int> use_stages = {0};  ///< stages of all uses in the model, ascending by block
   bool counted = true;    ///< the first use is on this stage, which counts and saves the group
   bool borrowed = false;  ///< the weights are another model's, which alone writes them
-  bool tile = false;      ///< layers gather and release the weights themselves (nn/tiled_form.h)
+  bool tile = false;      ///< layers gather and release the weights themselves (tile_gather.h)
 
   /// True if blocks of several stages use the group.
   [[nodiscard]] bool across_stages() const { return uses.size() < use_stages.size(); }
@@ -113,6 +114,12 @@ class ModelInstance {
   [[nodiscard]] std::span<const int> groups_of(int block) const {
     return blocks_[static_cast<std::size_t>(block)].groups;
   }
+  /// Takes part in the gathers of ranks whose layers use tiles of the block more often than those
+  /// of this rank; call it after each run of a block that reads weights. Collective over the ranks
+  /// that gather tiles for each other; else it does nothing.
+  void finish_tiles(int block) {
+    if (blocks_[static_cast<std::size_t>(block)].gathers_tiles) tile_gather_->finish();
+  }
   /// This stage's parameters in the order of the model, independent of the residency, as pairs
   /// (group, index of FlatLayout::params()). Sums in this order are the same in every layout.
   [[nodiscard]] const std::vector<std::pair<int, int>>& canonical_order() const { return order_; }
@@ -146,6 +153,7 @@ class ModelInstance {
     std::unique_ptr<nn::Block> block;
     std::vector<std::shared_ptr<Param>> params;
     std::vector<int> groups;
+    bool gathers_tiles = false;
   };
   void build(const nn::Model& model);
   [[nodiscard]] const FlatGroup* lent_by(const ModelInstance* lender,
@@ -155,7 +163,7 @@ class ModelInstance {
   void attach();
   void forget_other_stages();
   std::vector<std::shared_ptr<Param>> divided(std::vector<std::shared_ptr<Param>> params);
-  void bind_tiles();
+  void bind_tiles(comm::World& world);
 
   WeightOptions options_;
   c10::Device device_;
@@ -170,6 +178,7 @@ class ModelInstance {
   std::vector<FlatGroup> groups_;
   /// The weights in tiles, which their blocks hold without owning them, and their forms.
   std::vector<std::pair<std::shared_ptr<Param>, std::shared_ptr<nn::TiledForm>>> tiled_;
+  std::unique_ptr<TileGather> tile_gather_;  ///< nullptr: no weight is in tiles
   std::vector<std::pair<int, int>> order_;
   std::vector<ParamPlace> places_;
   nn::Objective* objective_ = nullptr;

@@ -96,10 +96,6 @@ PlannedStage plan_stage(const nn::Model& model,
     if (group.residency == Residency::Resting) {
       on_disk = layout.disk.in_blocks(flat.shard_numel() *
                                       static_cast<std::int64_t>(size_of(layout.working)));
-      if (strategy == "resting_whole") {
-        on_disk += layout.disk.in_blocks(flat.numel() *
-                                         static_cast<std::int64_t>(size_of(layout.working)));
-      }
     }
     out.buffers.push_back(
         {std::move(group), std::move(flat), strategy, ranks, owned, std::move(here), on_disk});

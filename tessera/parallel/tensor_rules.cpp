@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/optim/make_rule.h"
 #include "tessera/parallel/tensor_mode.h"
 
 namespace tessera::parallel {
@@ -189,6 +190,18 @@ void check_shared_layers(const TensorOptions& tensor,
                          config::Problems& problems) {
   check_cuts(
       tensor, model, [](const char* /*key*/) { return true; }, problems, config::Origins());
+}
+
+void check_shared_gradients(const optim::OptimizerOptions& optimizer,
+                            config::Problems& problems,
+                            const config::Origins& origins) {
+  if (problems.concern("optimizer") || !optim::exchange_needs(optimizer).compressed) return;
+  problems.add(origins.place("optimizer.type"),
+               "optimizer.type",
+               fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
+                           "them (parallel.tensor)",
+                           optimizer.type),
+               "use AdamW, or set parallel.tensor.size to 1");
 }
 
 }  // namespace tessera::parallel

@@ -10,6 +10,7 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/nn/block.h"
+#include "tessera/optim/options.h"
 #include "tessera/parallel/options.h"
 
 namespace tessera::parallel {
@@ -29,6 +30,10 @@ void check_cuts(const TensorOptions& tensor,
 void check_shared_layers(const TensorOptions& tensor,
                          const nn::Model& model,
                          config::Problems& problems);
+/// Reports an optimizer that needs whole gradients, of which ranks that share layers have parts.
+void check_shared_gradients(const optim::OptimizerOptions& optimizer,
+                            config::Problems& problems,
+                            const config::Origins& origins);
 /// True if it is known how layers are split; problems with it were reported.
 bool knows_cut(const TensorOptions& tensor, const config::Problems& problems);
 

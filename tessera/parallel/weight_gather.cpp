@@ -62,8 +62,10 @@ void WeightGather::before(const Action& action, const BlockRun& run) {
   fetch();
 }
 
-void WeightGather::after(const Action& action, const BlockRun& /*run*/) {
-  if (reads_weights(action.kind)) release(order_.after());
+void WeightGather::after(const Action& action, const BlockRun& run) {
+  if (!reads_weights(action.kind)) return;
+  model_.finish_tiles(run.block);
+  release(order_.after());
 }
 
 void WeightGather::end() {

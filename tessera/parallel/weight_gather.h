@@ -14,7 +14,8 @@
 namespace tessera::parallel {
 
 /// Follows GatherOrder; packed weights are handled like sharded ones. Whole weights are only waited
-/// for. Used only on the rank's own thread.
+/// for; tiles are gathered by the layers, and this takes part in the gathers of other ranks. It is
+/// therefore the first of the executor's policies. Used only on the rank's own thread.
 ///
 /// A gather is posted before the block run that precedes its use and waited for after that run. If
 /// ranks do the copies themselves (shm, threads), this hides the skew between ranks but not the

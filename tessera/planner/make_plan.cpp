@@ -29,6 +29,7 @@
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/bucket_notes.h"
 #include "tessera/parallel/offload_rules.h"
+#include "tessera/parallel/pipeline/pipeline_rules.h"
 #include "tessera/parallel/pipeline/placement.h"
 #include "tessera/parallel/rank_product.h"
 #include "tessera/parallel/tensor_rules.h"
@@ -45,7 +46,6 @@
 #include "tessera/planner/precision.h"
 #include "tessera/planner/quantization_aware.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/tiling.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/trained_tensors.h"
 #include "tessera/planner/validate.h"
@@ -173,9 +173,9 @@ class Planner {
         tensor.layout() == parallel::TensorLayout::OneD && !model_.resolved.model.blocks.empty())
       share_layers();
     attempt("tiling", [&] {
-      const bool gathers =
-          layout_.zero_stage == 3 && layout_.data_ranks > 1 && !layout_.weight_offload;
-      plan_tiling(config_, gathers, model_, problems_, origins_);
+      const bool gathers = layout_.zero_stage == 3 && layout_.data_ranks > 1;
+      model_.rules.tiles = divide_weights(
+          config_, model_.resolved, model_.rules, gathers, notes_, problems_, origins_);
     });
     const CheckedModel checked = {.model = model_.resolved,
                                   .own = own_ != nullptr,
@@ -306,7 +306,11 @@ class Planner {
     if (needs.compressed) config.gradient_reduction = parallel::Reduction::Once;
     resolve_precision(config_, layout_, recipe_, notes_, problems_, origins_);
     fix_sharding();
-    check_pipeline(config_, layout_.accumulation, problems_, origins_);
+    // If the batch could not be solved, the given value counts.
+    const std::int64_t micros = layout_.accumulation > 0
+                                    ? layout_.accumulation
+                                    : config.gradient_accumulation_steps.value_or(0);
+    parallel::check_pipeline(config.parallel, micros, config.optimizer, problems_, origins_);
     layout_.schedule = config.parallel.pipeline.schedule;
     layout_.partition = config.parallel.pipeline.partition;
     layout_.threads = static_cast<int>(

@@ -11,6 +11,7 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/parallel/options.h"
+#include "tessera/parallel/parameter_rules.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::parallel {
@@ -58,23 +59,12 @@ void check_config(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
-/// Checks the pipeline against the rest of the configuration: micro-batches and optimizer.
-/// `accumulation`: 0 if it is unknown.
-void check_pipeline(const TrainConfig& config,
-                    std::int64_t accumulation,
-                    config::Problems& problems,
-                    const config::Origins& origins);
-
 /// True if a size of the model, by its key, is what the user meant: given, or from an existing
 /// preset.
 bool knows_size(const models::ModelOptions& options,
                 std::string_view key,
                 const config::Problems& problems);
 
-/// Reports an optimizer that needs whole gradients, of which ranks that share layers have parts.
-void check_shared_gradients(const optim::OptimizerOptions& optimizer,
-                            config::Problems& problems,
-                            const config::Origins& origins);
 /// A model whose layout is checked, and the sizes of its samples.
 struct CheckedModel {
   const models::Resolved& model;
@@ -101,6 +91,16 @@ void divide_experts(const TrainConfig& config,
                     parallel::Layout& layout,
                     config::Problems& problems,
                     const config::Origins& origins);
+
+/// The tiles of the weights (parallel::tiles_by()). `gathers`: data-parallel ranks gather weights
+/// for each other.
+parallel::TileCount divide_weights(const TrainConfig& config,
+                                   const models::Resolved& model,
+                                   const parallel::ParameterRules& rules,
+                                   bool gathers,
+                                   std::vector<std::string>& notes,
+                                   config::Problems& problems,
+                                   const config::Origins& origins);
 
 /// Notes for the user about keys that have no effect in combination with others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);

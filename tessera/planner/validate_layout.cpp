@@ -15,11 +15,11 @@
 #include "tessera/base/text.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
-#include "tessera/optim/make_rule.h"
+#include "tessera/parallel/context_rules.h"
 #include "tessera/parallel/expert_rules.h"
-#include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/tensor_mode.h"
 #include "tessera/parallel/tensor_rules.h"
+#include "tessera/parallel/tile_rules.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {
@@ -93,18 +93,6 @@ bool pads_samples(const models::Resolved& model) {
 
 }  // namespace
 
-void check_shared_gradients(const optim::OptimizerOptions& optimizer,
-                            config::Problems& problems,
-                            const config::Origins& origins) {
-  if (problems.concern("optimizer") || !optim::exchange_needs(optimizer).compressed) return;
-  problems.add(origins.place("optimizer.type"),
-               "optimizer.type",
-               fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
-                           "them (parallel.tensor)",
-                           optimizer.type),
-               "use AdamW, or set parallel.tensor.size to 1");
-}
-
 void check_tensor_parallel(const TrainConfig& config,
                            const CheckedModel& checked,
                            config::Problems& problems,
@@ -157,152 +145,28 @@ void check_tensor_parallel(const TrainConfig& config,
         fmt::format("set it to {}, or parallel.sequence to false",
                     std::max(tensor.size, checked.sequence_length / tensor.size * tensor.size)));
   }
-  check_shared_gradients(config.optimizer, problems, origins);
+  parallel::check_shared_gradients(config.optimizer, problems, origins);
 }
-
-namespace {
-
-void check_length(const TrainConfig& config,
-                  const CheckedModel& checked,
-                  config::Problems& problems,
-                  const config::Origins& origins) {
-  // Settings that were already reported have no requirements.
-  parallel::ParallelOptions parallel = config.parallel;
-  parallel.sequence = parallel.sequence && parallel::knows_cut(parallel.tensor, problems) &&
-                      parallel::mode_of(parallel.tensor.layout()) == nn::TensorMode::OneD;
-  const parallel::ContextOptions& context = parallel.context;
-  const bool mode = !problems.concern("parallel.context.mode");
-  // In every mode a rank has at least one chunk.
-  if (!mode) parallel.context.mode = nn::ContextMode::Ulysses;
-  const std::int64_t unit = parallel.token_unit(), length = checked.sequence_length;
-  if (length % unit == 0) return;
-  const std::string cut = context.mode == nn::ContextMode::Ring
-                              ? fmt::format("{} chunks, two a rank", 2 * context.size)
-                              : fmt::format("{} chunks", context.size);
-  const bool shared = parallel.sequence && parallel.tensor.size > 1;
-  problems.add(
-      origins.place("data.sequence_length"),
-      "data.sequence_length",
-      fmt::format("{} tokens cannot be cut into {} (parallel.context){}",
-                  length,
-                  cut,
-                  shared ? fmt::format(" and shared by {} ranks once more (parallel.sequence)",
-                                       parallel.tensor.size)
-                         : ""),
-      fmt::format("set it to {}", std::max(unit, length / unit * unit)));
-}
-
-// Ranks that exchange tokens for heads must have equal numbers of heads.
-void check_heads(const TrainConfig& config,
-                 const CheckedModel& checked,
-                 config::Problems& problems,
-                 const config::Origins& origins) {
-  const parallel::ParallelOptions& parallel = config.parallel;
-  if (problems.concern("parallel.context.mode") ||
-      parallel.context.mode != nn::ContextMode::Ulysses ||
-      (!checked.own && !knows_size(config.model, "num_heads", problems)))
-    return;
-  // One side of a grid splits the heads, the others split samples.
-  const parallel::TensorOptions& tensor = parallel.tensor;
-  const bool in_a_row = parallel::mode_of(tensor.layout()) == nn::TensorMode::OneD;
-  const std::int64_t parts = !parallel::knows_cut(tensor, problems) ? 1
-                             : in_a_row                             ? tensor.size
-                                                                    : tensor.grid().col;
-  const std::int64_t shares = parts * parallel.context.size;
-  const std::set<std::int64_t> heads = checked.own
-                                           ? parallel::heads_of(checked.model.model)
-                                           : std::set<std::int64_t>{checked.model.num_heads};
-  const auto uneven = std::find_if(
-      heads.begin(), heads.end(), [&](std::int64_t count) { return count % shares != 0; });
-  if (uneven == heads.end()) return;
-  problems.add(
-      origins.place("parallel.context.mode"),
-      "parallel.context.mode",
-      fmt::format("{} heads cannot be shared evenly by tensor {}{} x context {} = {} ranks",
-                  *uneven,
-                  parts,
-                  parts > 1 && parallel::mode_of(tensor.layout()) != nn::TensorMode::OneD
-                      ? " (a side of the grid)"
-                      : "",
-                  parallel.context.size,
-                  shares),
-      fmt::format("set it to \"ring\", or {} to a multiple of {}",
-                  checked.own ? "the heads" : "model.num_heads",
-                  shares));
-}
-
-}  // namespace
 
 void check_context_parallel(const TrainConfig& config,
                             const CheckedModel& checked,
                             config::Problems& problems,
                             const config::Origins& origins) {
-  const parallel::ContextOptions& context = config.parallel.context;
-  if (context.size <= 1) return;
-  const auto add = [&](const char* path, std::string what, std::string fix) {
-    problems.add(origins.place(path), path, std::move(what), std::move(fix));
-  };
-  if (const auto* const block = parallel::block_of_all_tokens(checked.model.model)) {
-    add("parallel.context.size",
-        parallel::needs_all_tokens(*block),
-        std::string("set it to 1") + parallel::kSayByToken);
-  } else if (!checked.model.model.blocks.empty()) {
-    if (!pads_samples(checked.model) && knows_length(config, problems))
-      check_length(config, checked, problems, origins);
-    check_heads(config, checked, problems, origins);
+  std::set<std::int64_t> heads;
+  if (checked.own) {
+    heads = parallel::heads_of(checked.model.model);
+  } else if (knows_size(config.model, "num_heads", problems)) {
+    heads = {checked.model.num_heads};
   }
-  if (problems.concern("optimizer")) return;
-  if (!optim::exchange_needs(config.optimizer).compressed) return;
-  add("optimizer.type",
-      fmt::format("{} compresses the gradients of whole samples, and context-parallel ranks have "
-                  "shares of them (parallel.context)",
-                  config.optimizer.type),
-      "use AdamW, or set parallel.context.size to 1");
-}
-
-void check_pipeline(const TrainConfig& config,
-                    std::int64_t accumulation,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
-  const parallel::ParallelOptions& parallel = config.parallel;
-  const parallel::PipelineOptions& options = parallel.pipeline;
-  const auto single = [&](std::int64_t size, const char* key) {
-    return size <= 1 && !problems.concern(key);
-  };
-  if (options.scatter_gather &&
-      (single(options.size, "parallel.pipeline.size") ||
-       single(parallel.tensor.size, "parallel.tensor.size") || parallel.sequence ||
-       parallel.tensor.layout() != parallel::TensorLayout::OneD)) {
-    problems.add(origins.place("parallel.pipeline.scatter_gather"),
-                 "parallel.pipeline.scatter_gather",
-                 "there is nothing to scatter: only with several stages, and tensor parallelism 1d "
-                 "without parallel.sequence, do ranks have the same flow",
-                 "remove it");
-  }
-  if (options.size <= 1) return;
-  const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
-  // If the batch could not be solved, uses the given value.
-  const std::int64_t micros =
-      accumulation > 0 ? accumulation : config.gradient_accumulation_steps.value_or(0);
-  if (schedule.full_round && micros < options.size) {
-    problems.add(
-        origins.place("parallel.pipeline.schedule"),
-        "parallel.pipeline.schedule",
-        fmt::format("the schedule {} takes at least as many micro-batches as there are stages, and "
-                    "{} are fewer than {}",
-                    options.schedule,
-                    micros,
-                    options.size),
-        fmt::format("set gradient_accumulation_steps to {} or more", options.size));
-  }
-  if (optim::exchange_needs(config.optimizer).fused) {
-    problems.add(origins.place("optimizer.type"),
-                 "optimizer.type",
-                 fmt::format("{} compresses all parameters as one vector with one scale, and a "
-                             "stage has only its own (parallel.pipeline)",
-                             config.optimizer.type),
-                 "use OneBitAdam or Lamb, or set parallel.pipeline to 1");
-  }
+  const bool shared = !pads_samples(checked.model) && knows_length(config, problems);
+  parallel::check_context({.parallel = config.parallel,
+                           .optimizer = config.optimizer,
+                           .sequence_length = shared ? checked.sequence_length : 0,
+                           .heads = std::move(heads),
+                           .own = checked.own},
+                          checked.model.model,
+                          problems,
+                          origins);
 }
 
 void divide_experts(const TrainConfig& config,
@@ -319,6 +183,25 @@ void divide_experts(const TrainConfig& config,
                            layout,
                            problems,
                            origins);
+}
+
+parallel::TileCount divide_weights(const TrainConfig& config,
+                                   const models::Resolved& model,
+                                   const parallel::ParameterRules& rules,
+                                   bool gathers,
+                                   std::vector<std::string>& notes,
+                                   config::Problems& problems,
+                                   const config::Origins& origins) {
+  return parallel::tiles_by({.tiling = config.tiling,
+                             .optimizer = config.optimizer,
+                             .parallel = config.parallel,
+                             .sparse_gradients = config.sparse_gradients,
+                             .gathers = gathers},
+                            nn::parameters_of(model.model),
+                            rules,
+                            notes,
+                            problems,
+                            origins);
 }
 
 }  // namespace tessera::planner

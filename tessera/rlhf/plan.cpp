@@ -65,7 +65,7 @@ void require_share(const planner::Plan& plan,
   tensor.share_head = parallel::ranks_that_share_a_head(model.model, tensor.size);
   config::Problems problems;
   parallel::check_shared_layers(tensor, model.model, problems);
-  planner::check_shared_gradients(optimizer, problems, {});
+  parallel::check_shared_gradients(optimizer, problems, {});
   TESSERA_REQUIRE(problems.empty() || !ranks,
                   Config,
                   fmt::format("the layers of the {} do not divide among {} ranks ({}): {}",

@@ -213,6 +213,32 @@ TEST(Monitors, ShowTheSameDistributionsOnEveryLayout) {
   }
 }
 
+// A tile is a place of its own with the name of its parameter.
+TEST(Monitors, ShowOneDistributionOfAllTilesOfAParameter) {
+  TinyRun run;
+  run.set("trainer.max_steps", "1")
+      .set("tensorboard", R"({"enabled": true, "tags": "huggingface", "histograms": 1})");
+  TinyRun tiled = run;
+  tiled.set("tiling", R"({"wte": [1, 4]})")
+      .set("zero_optimization.stage3_param_persistence_threshold", "0");
+  const auto whole = histograms_of(run, {.accumulation = 4}),
+             alone = histograms_of(tiled, {.accumulation = 4});
+  ASSERT_EQ(whole.size(), alone.size());
+  for (const auto& [where, histogram] : whole)
+    EXPECT_EQ(alone.at(where).at(3), histogram.at(3)) << where.second;  // numbers of values
+
+  for (const tessera::test::Layout& layout : std::vector<tessera::test::Layout>{
+           {.ranks = 2, .accumulation = 2, .stage = 1}, {.ranks = 4, .stage = 3}}) {
+    SCOPED_TRACE(layout.ranks);
+    const auto shared = histograms_of(tiled, layout);
+    ASSERT_EQ(shared.size(), alone.size());
+    for (const auto& [where, histogram] : alone) {
+      for (const int part : {1, 2, 3, 6, 7})
+        EXPECT_EQ(shared.at(where).at(part), histogram.at(part)) << where.second << " " << part;
+    }
+  }
+}
+
 // A monitor must not end a training.
 TEST(Monitors, ThatCannotWriteEndAloneAndAreReported) {
   TinyRun run;

@@ -133,6 +133,14 @@ TEST(EncoderDecoderLayout, OfSwitchTransformersIsRefusedWhereRanksShareTokens) {
   }
 }
 
+// Without a capacity each rank chooses experts for its own tokens, and the terms of the loss are
+// means over all of them.
+TEST(EncoderDecoderLayout, OfSwitchTransformersWithoutACapacitySharesTokens) {
+  TinyRun run = switch_run();
+  run.set("model.moe.expert_capacity", "0").set("model.dropout", "0");
+  expect_same(run, {{.ranks = 2, .context = 2}}, {.gradient = kBiasGradient});
+}
+
 // The spans that are left out are a function of a sample's number in the run.
 TEST(EncoderDecoderLayout, NeverChangesWhichSpansAreLeftOut) {
   TinyRun run = run_of("t5");

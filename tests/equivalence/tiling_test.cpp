@@ -46,6 +46,12 @@ struct TiledRow {
   std::vector<std::pair<const char*, const char*>> keys = {};
 };
 
+TinyRun with(TinyRun run, const std::vector<std::pair<const char*, const char*>>& keys) {
+  for (const auto& [key, value] : keys)
+    run.set(key, value);
+  return run;
+}
+
 TEST(Tiling, TheSameBitsInEveryStageAndOnADiskAlsoResumedInEitherDirection) {
   const files::TempDir disk;
   const std::vector<TiledRow> all = {
@@ -61,9 +67,7 @@ TEST(Tiling, TheSameBitsInEveryStageAndOnADiskAlsoResumedInEitherDirection) {
   };
   for (const TiledRow& row : all) {
     SCOPED_TRACE(row.name);
-    TinyRun memory = in_tiles(row.tiling, row.bf16);
-    for (const auto& [key, value] : row.keys)
-      memory.set(key, value);
+    const TinyRun memory = with(in_tiles(row.tiling, row.bf16), row.keys);
     const TinyRun away = on_a_disk(memory, disk);
     const Layout alone{.ranks = 1, .accumulation = 2, .stage = 0},
         resting{.ranks = 1, .accumulation = 2, .stage = 3};
@@ -74,15 +78,66 @@ TEST(Tiling, TheSameBitsInEveryStageAndOnADiskAlsoResumedInEitherDirection) {
     expect_same_bits(whole, memory.train({.ranks = 2, .accumulation = 1, .stage = 1}, kSteps));
     expect_same_bits(whole, memory.train({.ranks = 2, .accumulation = 1, .stage = 2}, kSteps));
     expect_same_bits(whole, away.train({.ranks = 2, .accumulation = 1, .stage = 3}, kSteps));
-    const files::TempDir saved, saved_on_disk;
+    const Layout sharded{.ranks = 2, .accumulation = 1, .stage = 3};
+    expect_same_bits(whole, memory.train(sharded, kSteps));
+    const files::TempDir saved, saved_on_disk, saved_sharded;
     (void)memory.train(alone, 2, saved.path());
     EXPECT_EQ(away.train(resting, kSteps, {}, *checkpoint::newest(saved.path())).digest,
               whole.digest);
     (void)away.train(resting, 2, saved_on_disk.path());
     EXPECT_EQ(memory.train(alone, kSteps, {}, *checkpoint::newest(saved_on_disk.path())).digest,
               whole.digest);
+    EXPECT_EQ(memory.train(sharded, kSteps, {}, *checkpoint::newest(saved.path())).digest,
+              whole.digest);
+    (void)memory.train(sharded, 2, saved_sharded.path());
+    EXPECT_EQ(memory.train(alone, kSteps, {}, *checkpoint::newest(saved_sharded.path())).digest,
+              whole.digest);
   }
   EXPECT_TRUE(std::filesystem::is_empty(disk.path())) << "a file remains on the disk";
+}
+
+// Ranks without samples, and ranks whose head runs for fewer samples, run the layers less often
+// than those with whom they gather tiles. The last batch of an epoch has samples for some ranks
+// only.
+TEST(Tiling, RanksGatherTilesForEachOtherAlsoWithoutSamples) {
+  constexpr std::int64_t kWholeEpoch = 6;
+  const char* const tiling = R"({"wte": [1, 4], "*.mlp.*": [1, 2]})";
+  const std::vector<TiledRow> all = {
+      {"plain", tiling, false},
+      {"recomputed in bf16", tiling, true, {{"activation_checkpointing.granularity", "\"full\""}}},
+      {"groups of two ranks", tiling, true, {{"zero_optimization.zero_hpz_partition_size", "2"}}},
+  };
+  for (const TiledRow& row : all) {
+    SCOPED_TRACE(row.name);
+    TinyRun run = in_tiles(row.tiling, row.bf16);
+    run.use_padded_documents();
+    const Trace whole = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kWholeEpoch);
+
+    const Trace sharded =
+        with(run, row.keys).train({.ranks = 4, .accumulation = 1, .stage = 3}, kWholeEpoch);
+
+    expect_same_bits(whole, sharded);
+  }
+}
+
+// The adapter's own matrices are whole, and its products are added to those of the tiles.
+TEST(Tiling, OfAFrozenBaseWithAdaptersHasTheSameBitsEverywhere) {
+  const files::TempDir disk;
+  TinyRun memory = in_tiles(R"({"wte": [1, 4], "*.mlp.*": [1, 2]})", true);
+  memory.set("adapter", R"({"type": "lora", "r": 2, "alpha": 8, "targets": "all-linear"})");
+  const Layout alone{.ranks = 1, .accumulation = 2, .stage = 0};
+  const Trace whole = memory.train(alone, kSteps);
+
+  expect_same_bits(whole, memory.train({.ranks = 2, .accumulation = 1, .stage = 3}, kSteps));
+  expect_same_bits(
+      whole, on_a_disk(memory, disk).train({.ranks = 1, .accumulation = 2, .stage = 3}, kSteps));
+  const Trace untiled = TinyRun(memory).set("tiling", "null").train(alone, kSteps);
+  ASSERT_EQ(untiled.losses.size(), whole.losses.size());
+  for (std::size_t i = 0; i < whole.losses.size(); ++i)
+    EXPECT_NEAR(whole.losses[i], untiled.losses[i], 5e-3 * untiled.losses[i]) << i;
+  // Adapters change the run: it is not that of a base alone.
+  EXPECT_NE(whole.digest,
+            in_tiles(R"({"wte": [1, 4], "*.mlp.*": [1, 2]})", true).train(alone, kSteps).digest);
 }
 
 // Only the gradient of a layer's input is a sum over the tiles.

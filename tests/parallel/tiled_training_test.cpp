@@ -40,6 +40,9 @@ struct TiledSetting {
   int buffers = 3;
 };
 
+/// The samples of a step; with more ranks the others have none.
+constexpr int kSamples = 2;
+
 /// The tied table and the products of the layers.
 std::int64_t tiles_of_gpt2(const ParamInfo& info) {
   if (info.name == "wte.weight") return 2;
@@ -51,6 +54,13 @@ nn::Batch tokens_of(int sample) {
   batch.set("input_ids", (at::arange(8, at::kLong) * 7 + sample * 13).remainder(64).view({1, 8}));
   batch.set("labels", (at::arange(8, at::kLong) * 5 + sample * 3).remainder(64).view({1, 8}));
   batch.sample_ids = {sample};
+  return batch;
+}
+
+nn::Batch no_tokens() {
+  nn::Batch batch;
+  for (const char* name : {"input_ids", "labels"})
+    batch.set(name, at::empty({0, 8}, at::kLong));
   return batch;
 }
 
@@ -71,6 +81,7 @@ Values tiled_steps(const TiledSetting& setting, bool tiles, DType working) {
     WeightOptions options;
     options.working = working;
     if (setting.stage > 0) options.residency = Residency::Whole;
+    if (setting.stage == 3) options.residency = Residency::Sharded;
     if (setting.disk) {
       options.residency = Residency::Resting;
       options.tier = tier.get();
@@ -87,7 +98,7 @@ Values tiled_steps(const TiledSetting& setting, bool tiles, DType working) {
         *to++ = static_cast<float>((i * 37 + seed) % 101 - 50) / 500.0F;
     });
     WeightGather gather(model, {});
-    const int micros = 2 / setting.ranks;
+    const int micros = std::max(1, kSamples / setting.ranks);
     GradientReduction gradients(world, model, {.stage = setting.stage, .max_micros = micros});
     Executor executor(model, {&gather, &gradients});
     for (int step = 1; step <= 2; ++step) {
@@ -96,7 +107,8 @@ Values tiled_steps(const TiledSetting& setting, bool tiles, DType working) {
           .num_micros = micros,
           .load =
               [&](int micro) {
-                return tokens_of(10 * step + micro * setting.ranks + world.rank());
+                const int sample = micro * setting.ranks + world.rank();
+                return sample < kSamples ? tokens_of(10 * step + sample) : no_tokens();
               },
           .global_denominators = [](const auto&) { return std::vector<double>{16.0}; }};
       executor.train(accumulation_schedule(micros), input);
@@ -138,6 +150,9 @@ TEST(TiledTraining, HasTheSameBitsWhereverTheTilesAre) {
     EXPECT_GT(memory.size(), 40U);
     for (const TiledSetting& setting : {TiledSetting{"two ranks, stage 1", 2, 1, false},
                                         TiledSetting{"two ranks, stage 2", 2, 2, false},
+                                        TiledSetting{"two ranks, stage 3", 2, 3, false},
+                                        TiledSetting{"four ranks, two of them idle", 4, 3, false},
+                                        TiledSetting{"the same on disks", 4, 3, true, 1},
                                         TiledSetting{"a disk", 1, 3, true},
                                         TiledSetting{"a disk with one buffer", 1, 3, true, 1},
                                         TiledSetting{"the disks of two ranks", 2, 3, true},

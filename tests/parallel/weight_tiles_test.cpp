@@ -84,6 +84,10 @@ TEST(WeightTiles, HaveAFlatBufferEach) {
 TEST(WeightTiles, AreNotMadeOfVectorsAndExperts) {
   EXPECT_EQ(tile_obstacle(*parameter({64, 128})), "");
   EXPECT_THAT(tile_obstacle(*parameter({4096})), HasSubstr("is a vector"));
+  // The bias of a fused projection: queries, keys and values of heads.
+  ParamInfo bias = *parameter({3, 16, 64});
+  bias.matrix_shape = {3072};
+  EXPECT_THAT(tile_obstacle(bias), HasSubstr("is a vector"));
   ParamInfo experts = *parameter({8, 64, 128});
   experts.axes.front() = LogicalAxis::Expert;
   EXPECT_THAT(tile_obstacle(experts), HasSubstr("experts"));

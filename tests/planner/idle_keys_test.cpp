@@ -86,6 +86,33 @@ TEST(IdleKeys, OfAResolvedConfigurationAreNot) {
   EXPECT_THAT(make_plan(plan.resolved(), 1, "config.json").notes(), IsEmpty());
 }
 
+TEST(IdleKeys, OfTransfersActWhereAModelBesideAPolicyRestsOnADisk) {
+  const auto notes = [](const char* device) {
+    return idle_notes(
+        std::string(R"("aio": {"block_size": 65536}, "task": {"type": "rl", "params": {
+        "samples": 2, "kl": {"coefficient": 0.1}, "rewards": [{"type": "length"}],
+        "models": {"reference": {"offload": {"device": ")") +
+        device + R"(", "nvme_path": "/tmp"}}}}})");
+  };
+  EXPECT_THAT(notes("nvme"), IsEmpty());
+}
+
+// A run starts again from its config.json, in which sections without an effect are not written.
+TEST(IdleKeys, OfStatesOnTheHostStayInTheResolvedConfigurationOfADevice) {
+  const auto resolved = [](const char* device) {
+    json::Value source = base();
+    source["run"] = json::parse(std::string(R"({"device": ")") + device + R"("})", "c.json");
+    source["zero_optimization"] =
+        json::parse(R"({"stage": 1, "offload_optimizer": {"device": "cpu"}})", "c.json");
+    return make_plan(source, 1, "c.json").resolved();
+  };
+  const auto kept = [](const json::Value& config) {
+    return config.find("zero_optimization")->find("offload_optimizer") != nullptr;
+  };
+  EXPECT_TRUE(kept(resolved("cuda")));
+  EXPECT_FALSE(kept(resolved("cpu")));
+}
+
 /// Keys that act on their own: none of them needs another one. A new key either belongs here, or
 /// the planner notes or refuses it where it has no effect.
 const std::set<std::string>& acting_alone() {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The key `tiling`: what it refuses, and the memory of a plan with it.
-#include "tessera/planner/tiling.h"
-
 #include <string>
 
 #include <fmt/format.h>
@@ -9,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/block.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 
 namespace tessera::planner {
@@ -36,7 +36,7 @@ struct BadTiling {
 
 TEST(Tiling, IsRefusedWhereItCannotWork) {
   for (const auto& [tiling, what, more, ranks] : {
-           BadTiling{R"({"wte": [2, 4]})", "write [1, 8]"},
+           BadTiling{R"({"wte": [64, 8]})", "has 256 rows, and 512 tiles"},
            BadTiling{R"({"wte": [1, 0]})", "as [in_splits, out_splits]"},
            BadTiling{R"({"wte": "8"})", "as [in_splits, out_splits]"},
            BadTiling{R"({"wte": 257})", "has 256 rows, and 257 tiles"},
@@ -57,8 +57,8 @@ TEST(Tiling, IsRefusedWhereItCannotWork) {
                      R"(, "optimizer": {"type": "OneBitAdam", "params": {"lr": 0.001}})"},
            BadTiling{R"({"wte": 4})", "sparse_gradients", R"(, "sparse_gradients": true)"},
            BadTiling{R"({"wte": 4})",
-                     "stage 3 in the memory of several data-parallel ranks",
-                     R"(, "zero_optimization": {"stage": 3})",
+                     "ranks that divide experts",
+                     R"(, "zero_optimization": {"stage": 3}, "parallel": {"expert": 2})",
                      2},
            BadTiling{R"({"wte": 4})",
                      "ranks that share the layers",
@@ -74,6 +74,49 @@ TEST(Tiling, IsRefusedWhereItCannotWork) {
       EXPECT_THAT(error.text(), AllOf(HasSubstr("tiling"), HasSubstr(what)));
     }
   }
+}
+
+// A name that stands for one weight does what it says, or is refused.
+TEST(Tiling, OfAWeightThatIsTooSmallIsRefused) {
+  const auto plan = [](const char* tiling) {
+    return make_plan(json::parse(std::string(R"({"model": {"preset": "nano", "max_positions": 8},
+            "data": {"train": "a.txt", "sequence_length": 8}, "train_batch_size": 4, "tiling": )") +
+                                     tiling + "}",
+                                 "c.json"),
+                     1,
+                     "my.json");
+  };
+  try {
+    (void)plan(R"({"wpe": 2})");
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), AllOf(HasSubstr("wpe.weight is not divided"), HasSubstr("1024")));
+  }
+  EXPECT_NO_THROW((void)plan(R"({"wp*": 2, "wte": 2})"));
+}
+
+// As many tiles of the outputs need as little memory, and their products are no sums over tiles.
+TEST(Tiling, TilesOfInputsAreMoreTilesOfOutputs) {
+  const Plan plan = tiled_plan(R"({"wte": [2, 4]})"), outputs = tiled_plan(R"({"wte": 8})");
+
+  EXPECT_THAT(plan.notes(), testing::Contains(HasSubstr("2 x out_splits 4 are 8 tiles")));
+  EXPECT_THAT(outputs.notes(), testing::Not(testing::Contains(HasSubstr("out_splits"))));
+  for (const auto& info : nn::parameters_of(plan.model().resolved.model))
+    EXPECT_EQ(plan.model().rules.tiles(*info), outputs.model().rules.tiles(*info)) << info->name;
+}
+
+// One tile is gathered at a time, on every rank.
+TEST(MemoryEstimates, OfGatheredTilesAreThoseOfOne) {
+  const auto need = [](const std::string& tiling) {
+    return estimate_memory(tiled_plan(tiling,
+                                      R"(, "zero_optimization": {"stage": 3,
+        "stage3_param_persistence_threshold": 0})",
+                                      2));
+  };
+  // Blocks are gathered two at a time; the matrices of an MLP of nano are 2 x 128 x 512 values.
+  constexpr std::int64_t kMlp = std::int64_t{2} * 128 * 512 * 4;
+
+  EXPECT_LE(need(R"({"*.mlp.*": [1, 8]})").parameters, need("null").parameters - 2 * kMlp * 7 / 8);
 }
 
 // The table of nano, 256 x 128 values, is in 8 tiles of 32 rows.

@@ -176,6 +176,16 @@ TEST(RlOptionsOf, AreRefusedWhereTheyContradictEachOther) {
   EXPECT_EQ(rollout_ranks_of(json::parse(R"({"task": "rl", "rl": {"rollout_ranks": 3}})", "a")), 0);
   EXPECT_THAT(refusal(R"("models": {"critic": {"ranks": [1]}})"),
               HasSubstr("there is no critic model"));
+  for (const char* key : {"\"buffer_count\": 2", "\"nvme_path\": \"/tmp\"", "\"max_in_cpu\": 5"}) {
+    for (const char* device : {"", R"("device": "cpu", )"}) {
+      EXPECT_THAT(
+          refusal(
+              std::string(R"("kl": {"coefficient": 0.1}, "models": {"reference": {"offload": {)") +
+              device + key + "}}}"),
+          HasSubstr("offload.device is not"))
+          << device << key;
+    }
+  }
   EXPECT_EQ(options_of(*task_of("rl", params(R"("parity": "exact")"))).parity, Parity::Exact);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/tiling.h"
+#include "tessera/parallel/tile_rules.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,13 +13,13 @@
 #include <fnmatch.h>
 
 #include "tessera/base/text.h"
-#include "tessera/nn/block.h"
+#include "tessera/nn/low_rank_names.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/weight_tiles.h"
 #include "tessera/tensor/flat_buffer.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 namespace {
 
 constexpr const char* kTiling = "tiling";
@@ -35,7 +35,7 @@ bool names(const std::string& pattern, const std::string& parameter) {
 std::vector<std::string> names_of(const nn::ParamInfos& parameters) {
   std::vector<std::string> out;
   for (const auto& info : parameters) {
-    if (!parallel::tile_obstacle(*info).empty()) continue;
+    if (!tile_obstacle(*info).empty() || nn::is_low_rank(*info)) continue;
     std::string name = info->name;
     if (name.ends_with(".weight")) name.erase(name.size() - std::string(".weight").size());
     out.push_back(std::move(name));
@@ -52,12 +52,14 @@ class Reader {
  public:
   Reader(const nn::ParamInfos& parameters,
          const optim::Rule& rule,
-         const ModelPlan& model,
+         const ParameterRules& rules,
+         std::vector<std::string>& notes,
          config::Problems& problems,
          const config::Origins& origins)
       : parameters_(parameters),
         rule_(rule),
-        model_(model),
+        rules_(rules),
+        notes_(notes),
         problems_(problems),
         place_(origins.place(kTiling)) {}
 
@@ -83,11 +85,12 @@ class Reader {
 
   // Why the parameter cannot be divided in this training, as the end of a sentence.
   std::string obstacle(const ParamInfo& info) const {
-    if (std::string of_itself = parallel::tile_obstacle(info); !of_itself.empty()) return of_itself;
-    if (model_.rules.packed && model_.rules.packed(info.name))
+    if (std::string of_itself = tile_obstacle(info); !of_itself.empty()) return of_itself;
+    if (nn::is_low_rank(info)) return "is a small matrix of an adapter";
+    if (rules_.packed && rules_.packed(info.name))
       return "is stored in fewer bits, of which all ranks have all";
-    const bool frozen = !info.trainable || (model_.rules.frozen && model_.rules.frozen(info.name));
-    if (!frozen && rule_.scope(parallel::facts_of(info)) != optim::Scope::Elementwise)
+    const bool frozen = !info.trainable || (rules_.frozen && rules_.frozen(info.name));
+    if (!frozen && rule_.scope(facts_of(info)) != optim::Scope::Elementwise)
       return "has an optimizer that reads the whole weight at once";
     return "";
   }
@@ -121,7 +124,7 @@ class Reader {
       const bool one = pattern.find('*') == std::string::npos;
       const std::string why = obstacle(*info);
       if (!why.empty()) {
-        if (one || info->matrix_shape.size() >= 2)
+        if (one || (info->matrix_shape.size() >= 2 && !nn::is_low_rank(*info)))
           wrong(path, fmt::format("{} {}, and is not divided", info->name, why), "remove it");
         found = true;
         continue;
@@ -136,7 +139,7 @@ class Reader {
               "write a smaller number of tiles");
         continue;
       }
-      if (one && *count > 1 && parallel::tiles_of(info, *count).size() == 1) {
+      if (one && *count > 1 && tiles_of(info, *count).size() == 1) {
         wrong(path,
               fmt::format("{} is not divided: tiles are whole rows, and all but the last one "
                           "multiples of {} elements",
@@ -170,21 +173,21 @@ class Reader {
       return std::nullopt;
     }
     if (*inputs > 1) {
-      wrong(
+      notes_.push_back(fmt::format(
+          "{}: in_splits {} x out_splits {} are {} tiles of the outputs, which need as little "
+          "memory; no output is a sum over tiles",
           path,
-          fmt::format("not built: in_splits {}; products of tiles of the inputs have to be summed, "
-                      "which rounds every output otherwise",
-                      *inputs),
-          fmt::format("write [1, {}]: as many tiles of the outputs need no more memory",
-                      *inputs * *outputs));
-      return std::nullopt;
+          *inputs,
+          *outputs,
+          *inputs * *outputs));
     }
-    return outputs;
+    return *inputs * *outputs;
   }
 
   const nn::ParamInfos& parameters_;
   const optim::Rule& rule_;
-  const ModelPlan& model_;
+  const ParameterRules& rules_;
+  std::vector<std::string>& notes_;
   config::Problems& problems_;
   json::Place place_;
   std::map<std::string, std::int64_t> counts_;
@@ -192,43 +195,43 @@ class Reader {
 
 }  // namespace
 
-void plan_tiling(const TrainConfig& config,
-                 bool gathers,
-                 ModelPlan& model,
-                 config::Problems& problems,
-                 const config::Origins& origins) {
-  if (config.tiling.is_null() || model.resolved.model.blocks.empty()) return;
+TileCount tiles_by(const TilingChoice& choice,
+                   const nn::ParamInfos& parameters,
+                   const ParameterRules& rules,
+                   std::vector<std::string>& notes,
+                   config::Problems& problems,
+                   const config::Origins& origins) {
+  if (choice.tiling.is_null() || parameters.empty()) return {};
   const auto refuse = [&](const std::string& with, std::string why, std::string fix) {
     problems.add(origins.place(kTiling),
                  kTiling,
                  fmt::format("not built yet with {}: {}", with, why),
                  std::move(fix));
   };
-  if (config.parallel.ranks_per_model() > config.parallel.context.size) {
+  if (choice.parallel.ranks_per_model() > choice.parallel.context.size) {
     refuse("ranks that share the layers or stages of the model",
            "these have parts of the weights already",
            "remove it, or set parallel.tensor.size and parallel.pipeline.size to 1");
   }
-  if (gathers) {
-    refuse("stage 3 in the memory of several data-parallel ranks",
-           "layers fetch the tiles, and a rank whose micro-batch has no samples, or fewer parts, "
-           "would not take part in these gathers",
-           "set zero_optimization.offload_param.device to \"nvme\", or stage to 2");
+  if (choice.gathers && choice.parallel.expert > 1) {
+    refuse("stage 3 of ranks that divide experts (parallel.expert)",
+           "a rank without samples waits for tokens of its experts, and would not take part in "
+           "gathers of tiles meanwhile",
+           "set zero_optimization.stage to 2");
   }
-  if (config.sparse_gradients)
+  if (choice.sparse_gradients)
     refuse("sparse_gradients", "tables in tiles have dense gradients", "remove one of them");
-  if (optim::exchange_needs(config.optimizer).compressed)
-    refuse(config.optimizer.type, "its ranks exchange whole parameters", "use AdamW");
+  if (optim::exchange_needs(choice.optimizer).compressed)
+    refuse(choice.optimizer.type, "its ranks exchange whole parameters", "use AdamW");
   config::Problems elsewhere;  // check_rule() reports them
-  const auto rule = optim::make_rule(config.optimizer, origins.place("optimizer"), elsewhere);
-  if (!elsewhere.empty()) return;
-  const nn::ParamInfos parameters = nn::parameters_of(model.resolved.model);
-  auto counts = Reader(parameters, *rule, model, problems, origins).read(config.tiling);
-  if (counts.empty()) return;
-  model.rules.tiles = [counts = std::move(counts)](const ParamInfo& info) -> std::int64_t {
+  const auto rule = optim::make_rule(choice.optimizer, origins.place("optimizer"), elsewhere);
+  if (!elsewhere.empty()) return {};
+  auto counts = Reader(parameters, *rule, rules, notes, problems, origins).read(choice.tiling);
+  if (counts.empty()) return {};
+  return [counts = std::move(counts)](const ParamInfo& info) -> std::int64_t {
     const auto found = counts.find(info.name);
     return found == counts.end() ? 1 : found->second;
   };
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel
