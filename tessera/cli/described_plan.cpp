@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 
@@ -57,6 +58,22 @@ bool parse(DescribedFlags& words, const std::vector<std::string>& line) {
                  "Show where the time of a step goes, and what the next changes would bring");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
+}
+
+/// A GPU's masters and states are in the memory of its host if the configuration asks for it. The
+/// plan of a described GPU then is one for GPUs, unless the configuration names a device.
+void place_states_on_host(json::Value& source) {
+  const auto text_at = [&](std::initializer_list<const char*> path) -> std::string {
+    const json::Value* at = &source;
+    for (const char* const key : path) {
+      if (at != nullptr) at = at->is_object() ? at->find(key) : nullptr;
+    }
+    return at != nullptr && at->is_string() ? at->as_string() : "";
+  };
+  const std::string device = text_at({"run", "device"});
+  const bool open = device.empty() || device == "auto";
+  if (open && text_at({"zero_optimization", "offload_optimizer", "device"}) == "cpu")
+    source["run"]["device"] = json::Value::string("cuda");
 }
 
 }  // namespace
@@ -139,6 +156,7 @@ int described_plan(const std::vector<std::string>& line) {
       std::clamp<std::int64_t>(words.ranks.value_or(1), 0, predict::kMostPlannedRanks + 1));
   const predict::DescribedMachine machine = words.machine.machine(ranks);
   const std::string name = path.empty() ? name_from_flags(words.model) : path;
+  if (machine.cores == 0) place_states_on_host(source);
   const planner::Plan plan = predict::plan_of_many(source, ranks, name);
   const tune::Outlook outlook = tune::outlook_of(plan, machine, words.tokens);
   if (words.common.json) {

@@ -20,13 +20,14 @@ struct FlowSumNode : torch::autograd::Function<FlowSumNode> {
     const at::Tensor own = x.sum(at::kDouble);
     if (!flow_form(*context).is_partial(*context)) return own;
     const TensorParallel& tensor = *context->tensor;
-    const double all = tensor.world
-                           ->all_reduce(*tensor.group,
-                                        {x.is_meta() ? 0.0 : own.item<double>()},
-                                        comm::Op::Sum,
-                                        site(*context, "a term of the loss"))
-                           .front();
-    return x.is_meta() ? own : at::full({}, all, own.options());
+    const comm::CallSite where = site(*context, "a term of the loss");
+    if (x.is_meta()) {
+      post_shape_of_sum(own, *tensor.world, *tensor.group, where);
+      return own;
+    }
+    const at::Tensor all = own.reshape({1});  // the host need not know it
+    finish(tensor.world->transport().all_reduce(*tensor.group, span_of(all), comm::Op::Sum, where));
+    return all.reshape({});
   }
   // Every rank passes on the gradient of its own share.
   static variable_list backward(AutogradContext* node, const variable_list& grads) {

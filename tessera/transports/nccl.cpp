@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/transports/nccl.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
@@ -344,7 +346,12 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
   }
   /// Called by the watch, and before this is destroyed after an error.
   void abort_all() {
-    const std::lock_guard lock(comms_mutex_);
+    constexpr std::chrono::seconds kPatience{2};
+    std::unique_lock lock(comms_mutex_);
+    aborted_ = true;
+    // A call of this rank must not use a communicator that is gone. One that waits for other ranks
+    // within NCCL is ended by the abort itself.
+    idle_.wait_for(lock, kPatience, [this] { return !calling_; });
     for (void* const comm : comms_)
       api_.comm_abort(comm);
     comms_.clear();
@@ -359,6 +366,33 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
     }
     const std::lock_guard lock(comms_mutex_);
     comms_.push_back(lane.comm);
+  }
+  /// Calls NCCL with the communicators, which no abort takes away meanwhile.
+  template <class Fn>
+  void call_nccl(const CallSite& site, Fn fn) {
+    struct Call {
+      NcclTransport& all;
+      ~Call() {
+        {
+          const std::lock_guard lock(all.comms_mutex_);
+          all.calling_ = false;
+        }
+        all.idle_.notify_all();
+      }
+    };
+    const bool ended = [this] {
+      const std::lock_guard lock(comms_mutex_);
+      calling_ = !aborted_;
+      return aborted_;
+    }();
+    if (ended) {
+      watch_.throw_if_broken();
+      throw Error(Error::Kind::Comm,
+                  "NCCL's operations were ended before " + describe(site),
+                  "see the error of the rank that failed");
+    }
+    const Call call{*this};
+    fn();
   }
   /// Collective on first use of the group.
   Lane& lane_of(const Group& group, const CallSite& site) {
@@ -396,7 +430,7 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
     std::vector<at::Tensor> kept;
     {
       const c10::StreamGuard guard(*lane.stream);
-      post(lane, kept);
+      call_nccl(site, [&] { post(lane, kept); });
     }
     std::shared_ptr<c10::Event> done = event(*lane.stream);
     if (watched) watch_.posted(&lane, ready, done);
@@ -457,6 +491,8 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
   Traffic traffic_, messages_traffic_;
   std::map<int, Traffic> traffic_of_;
   std::mutex comms_mutex_;
+  std::condition_variable idle_;
+  bool aborted_ = false, calling_ = false;
   std::vector<void*> comms_;  ///< of all lanes, until they are aborted
   NcclWatch watch_;           ///< its thread ends first
 };

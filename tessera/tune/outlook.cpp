@@ -219,6 +219,12 @@ std::vector<std::string> outlook_lines(const Outlook& outlook,
                    in_bytes(machine.memory_bytes),
                    outlook.fits ? "" : ", which does not fit",
                    outlook.memory.text()));
+  if (outlook.memory.on_host > 0) {
+    line("host",
+         fmt::format("{} a rank of its host's memory, whose size the machine's file does not say; "
+                     "the step below leaves out the update there and its copies",
+                     in_bytes(static_cast<double>(outlook.memory.on_host))));
+  }
   for (const planner::OffloadRung& rung : outlook.ladder)
     line("", (rung.fits ? "then fits with: " : "not yet with: ") + rung.text());
   for (const std::string& change : outlook.smaller)
@@ -308,6 +314,7 @@ json::Value outlook_json(const Outlook& outlook,
                                     std::pair("copies", outlook.memory.copies),
                                     std::pair("shared", -outlook.memory.shared)})
     out["memory_parts_bytes"][name] = json::Value::integer(bytes);
+  out["host_memory_bytes"] = json::Value::integer(outlook.memory.on_host);
   out["fits"] = json::Value::boolean(outlook.fits);
   out["step_s"] = number(time.seconds);
   out["step_low_s"] = number(time.low);

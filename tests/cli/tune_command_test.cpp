@@ -80,6 +80,26 @@ TEST_F(MachineCommands, PlanAddsUpInJson) {
   EXPECT_TRUE(out.find("fits")->as_bool());
 }
 
+TEST_F(MachineCommands, PlanOfAGpuPutsMastersAndStatesOnItsHostIfAsked) {
+  const auto plan = [&](const char* device) {
+    const Outcome o =
+        run({"plan",
+             "-n",
+             "8",
+             "--device",
+             device,
+             "--set",
+             "zero_optimization={\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}}",
+             "--json"});
+    EXPECT_EQ(o.code, 0) << o.err;
+    return json::parse(o.out, "plan");
+  };
+  const json::Value gpu = plan("h100");
+  EXPECT_EQ(gpu.find("memory_parts_bytes")->find("optimizer")->as_integer(), 0);
+  EXPECT_GT(gpu.find("host_memory_bytes")->as_integer().value(), 0);
+  EXPECT_EQ(plan("cpu-epyc-9005-2").find("host_memory_bytes")->as_integer(), 0);
+}
+
 TEST_F(MachineCommands, PlanOfManyRanksIsThatOfFewButForTheirNumber) {
   const auto step = [&](const char* ranks, const char* batch) {
     const Outcome o = run({"plan",

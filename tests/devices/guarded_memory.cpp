@@ -20,7 +20,7 @@ void* GuardedMemory::allocate(std::size_t bytes) {
   void* const at = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) throw std::runtime_error("no memory for a simulated device");
   const std::lock_guard lock(mutex_);
-  blocks_[static_cast<std::byte*>(at)] = {bytes, mapped, 0};
+  blocks_[static_cast<std::byte*>(at)] = {bytes, mapped, 0, 0};
   return at;
 }
 
@@ -34,44 +34,46 @@ void GuardedMemory::release(void* at) {
 
 std::size_t GuardedMemory::bytes_at(const void* at) {
   const std::lock_guard lock(mutex_);
-  const auto block = blocks_.find(static_cast<std::byte*>(const_cast<void*>(at)));
+  const auto block = blocks_.find(static_cast<const std::byte*>(at));
   return block == blocks_.end() ? 0 : block->second.bytes;
 }
 
-GuardedMemory::Open::Open(GuardedMemory& memory, void* at)
-    : memory_(memory), at_(static_cast<std::byte*>(at)) {
-  memory_.open(at_, 1);
+GuardedMemory::Open::Open(GuardedMemory& memory, const void* at, Use use)
+    : memory_(memory), at_(static_cast<const std::byte*>(at)), use_(use) {
+  memory_.open(at_, use_, 1);
 }
 
 GuardedMemory::Open::~Open() {
-  memory_.open(at_, -1);
+  memory_.open(at_, use_, -1);
 }
 
 // A tensor may begin anywhere in its block.
-void GuardedMemory::open(std::byte* at, int change) {
+void GuardedMemory::open(const std::byte* at, Use use, int change) {
   if (at == nullptr) return;
   const std::lock_guard lock(mutex_);
   const auto block = std::prev(blocks_.upper_bound(at));
   if (at >= block->first + block->second.mapped) std::abort();
-  GuardedMemory::change(block->first, block->second, change);
+  GuardedMemory::change(block->first, block->second, use, change);
 }
 
-void GuardedMemory::change(const std::byte* at, Block& block, int by) {
-  const bool before = block.opened > 0;
-  block.opened += by;
-  if (before == (block.opened > 0)) return;
-  const int access = before ? PROT_NONE : PROT_READ | PROT_WRITE;
-  if (mprotect(const_cast<std::byte*>(at), block.mapped, access) != 0) std::abort();
+void GuardedMemory::change(const std::byte* at, Block& block, Use use, int by) {
+  const auto access = [&] {
+    return block.writers > 0 ? PROT_READ | PROT_WRITE : block.readers > 0 ? PROT_READ : PROT_NONE;
+  };
+  const int before = access();
+  (use == Use::Read ? block.readers : block.writers) += by;
+  if (access() == before) return;
+  if (mprotect(const_cast<std::byte*>(at), block.mapped, access()) != 0) std::abort();
 }
 
 GuardedMemory::OpenAll::OpenAll(GuardedMemory& memory) : memory_(memory), lock_(memory.mutex_) {
   for (auto& [at, block] : memory_.blocks_)
-    change(at, block, 1);
+    change(at, block, Use::Write, 1);
 }
 
 GuardedMemory::OpenAll::~OpenAll() {
   for (auto& [at, block] : memory_.blocks_)
-    change(at, block, -1);
+    change(at, block, Use::Write, -1);
 }
 
 }  // namespace tessera::test

@@ -17,17 +17,20 @@ class GuardedMemory {
   /// The bytes that were asked for, at an address that allocate() returned.
   [[nodiscard]] std::size_t bytes_at(const void* at);
 
-  /// While it exists, the block that contains `at` may be accessed; nullptr opens nothing.
+  enum class Use { Read, Write };
+  /// While it exists, the block that contains `at` may be read, or also written; nullptr opens
+  /// nothing.
   class Open {
    public:
-    Open(GuardedMemory& memory, void* at);
+    Open(GuardedMemory& memory, const void* at, Use use = Use::Write);
     ~Open();
     Open(const Open&) = delete;
     Open& operator=(const Open&) = delete;
 
    private:
     GuardedMemory& memory_;
-    std::byte* at_;
+    const std::byte* at_;
+    Use use_;
   };
 
   /// While it exists, all blocks may be accessed; none may be allocated or released.
@@ -46,14 +49,14 @@ class GuardedMemory {
  private:
   struct Block {
     std::size_t bytes = 0, mapped = 0;
-    int opened = 0;  ///< number of existing Opens
+    int readers = 0, writers = 0;  ///< number of existing Opens
   };
-  void open(std::byte* at, int change);
+  void open(const std::byte* at, Use use, int change);
   /// Counts one more, or one less, user of a block.
-  static void change(const std::byte* at, Block& block, int by);
+  static void change(const std::byte* at, Block& block, Use use, int by);
 
   std::mutex mutex_;
-  std::map<std::byte*, Block> blocks_;
+  std::map<const std::byte*, Block> blocks_;
 };
 
 }  // namespace tessera::test

@@ -4,7 +4,12 @@
 // and every collective is in order with the kernels before and after it.
 #include "tessera/transports/nccl.h"
 
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "devices/device_world.h"
@@ -316,6 +321,59 @@ TEST(NcclTimeouts, EndAtOnceIfAnotherRankFails) {
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("a sample of rank 1 is broken"));
     }
+  };
+  EXPECT_THROW(comm::run_threads(2, of_rank), Error);
+}
+
+std::atomic<bool> in_call{false}, was_aborted{false}, aborted_in_call{false};
+std::function<void()> during_call;
+
+/// NCCL whose calls take long enough for another thread to end them.
+transports::NcclApi slow_nccl() {
+  transports::NcclApi out = fake_nccl();
+  out.group_end = [] {
+    in_call = true;
+    if (during_call) {
+      std::exchange(during_call, nullptr)();
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    }
+    const int result = fake_nccl().group_end();
+    in_call = false;
+    return result;
+  };
+  out.comm_abort = [](void* comm) {
+    aborted_in_call = aborted_in_call || in_call;
+    was_aborted = true;
+    return fake_nccl().comm_abort(comm);
+  };
+  return out;
+}
+
+TEST(NcclTimeouts, AbortNoCommunicatorThatACallUses) {
+  const auto of_rank = [](comm::World& host) {
+    const transports::NcclApi nccl = host.rank() == 0 ? slow_nccl() : fake_nccl();
+    const auto world = world_with_nccl(host, nccl);
+    const at::Device device = to_torch(world->transport().device());
+    const at::Tensor in = at::ones({4}).to(device), out = at::zeros({8}).to(device);
+    const auto gather = [&] {
+      return world->transport().all_gather(
+          world->everyone(), span_of(in), span_of(out), TESSERA_HERE("gather"));
+    };
+    gather()->wait();
+    (void)out.cpu();
+    if (host.rank() == 1) {
+      EXPECT_THROW(host.barrier(TESSERA_HERE("waits for the end")), Error);
+      return;
+    }
+    during_call = [&] {
+      comm::abort_world(host.control(), 0, Error(Error::Kind::Data, "a broken sample"));
+    };
+    comm::WorkPtr work = gather();
+    EXPECT_FALSE(aborted_in_call);
+    for (int i = 0; i < 500 && !was_aborted; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(was_aborted);
+    EXPECT_THROW((void)gather(), Error);
   };
   EXPECT_THROW(comm::run_threads(2, of_rank), Error);
 }

@@ -2,18 +2,8 @@
 // The simulated GPU reports work that nothing has put into order, and only that.
 #include "devices/order_checker.h"
 
-#include <functional>
-#include <string>
-#include <vector>
-
-#include "devices/simulated_gpu.h"
+#include "devices/two_streams.h"
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace tessera::test {
 namespace {
@@ -21,32 +11,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-/// Two streams of one device.
-class Streams : public ::testing::Test {
- protected:
-  Streams() { (void)take_violations(); }
-  /// Numbers on the device that were written by a kernel of the default stream.
-  [[nodiscard]] at::Tensor made() const { return at::ones({1000}).to(device_).mul_(2); }
-  [[nodiscard]] at::Tensor pinned() const {
-    return at::ones({1000}, at::TensorOptions().pinned_memory(true));
-  }
-  void on_side(const std::function<void()>& work) const {
-    const c10::StreamGuard guard(side_);
-    work();
-  }
-  /// `after` continues after the work of `before` so far.
-  void order(c10::Stream before, c10::Stream after) const {
-    c10::Event event(device_.type());
-    event.record(before);
-    event.block(after);
-  }
-
-  at::Device device_ = simulated_gpu(1);
-  c10::impl::VirtualGuardImpl guard_{device_.type()};
-  c10::Stream first_ = guard_.getDefaultStream(device_);
-  c10::Stream side_ = guard_.getStreamFromGlobalPool(device_);
-};
 
 TEST_F(Streams, NeedAnEventBetweenAWriteAndARead) {
   const at::Tensor x = made();

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "devices/operation_facts.h"
+#include "devices/simulated_kernels.h"
 #include "devices/simulated_machine.h"
 
 #include <ATen/ATen.h>
@@ -107,6 +108,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     TORCH_CHECK(failure() == nullptr, "CUDA error: ", failure());
     void* const at = machine().memory.allocate(bytes);
+    NewMemory::add(at);
     const std::lock_guard lock(machine().mutex);
     if (at != nullptr) {
       machine().owners[at] = {current_stream(current_device), {}};
@@ -133,6 +135,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex /*device*/) override {}
   static void release(void* at) {
     if (at == nullptr) return;
+    NewMemory::remove(at);
     Machine& all = machine();
     const std::lock_guard lock(all.mutex);
     all.allocated -= static_cast<std::int64_t>(all.memory.bytes_at(at));

@@ -63,6 +63,7 @@ void later_on_simulated_stream(void* stream,
 /// Calls a kernel that reads and writes memory of simulated GPUs by its addresses. The order of
 /// these accesses is not checked.
 void with_memory(const std::function<void()>& kernel);
+
 /// True if an allocation of a simulated GPU has this address.
 bool is_simulated_memory(const void* data);
 /// Copies bytes between any memories, at once.

@@ -11,6 +11,7 @@
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/loss_gradient.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/cross_entropy.h"
 
 namespace tessera::nn::grid {
@@ -40,22 +41,21 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const at::Tensor slope = ops::soft_cap_(logits, use.softcap, context.training());
     at::Tensor kept_logits;
     if (context.want_logits) kept_logits = all_logits(logits, *use.weight, context);
-    const double loss = logits.is_meta() ? post_shape_of_loss(labels, context)
-                                         : loss_of(logits, labels, label_smoothing, use);
+    const at::Tensor sum = logits.is_meta() ? post_shape_of_loss(labels, context)
+                                            : loss_of(logits, labels, label_smoothing, use);
     if (slope.defined()) logits.mul_(slope);
     if (context.training()) {
       use.dlogits = x.scalar_type() == at::kBFloat16 ? logits.to(at::kBFloat16) : logits;
     }
     save(node, {x, weight});
     keep(node, std::move(use));
-    const at::Tensor sum = at::full({}, loss, x.options().dtype(at::kDouble));
     if (!kept_logits.defined()) return {sum};
     if (node != nullptr) node->mark_non_differentiable({kept_logits});
     return {sum, kept_logits};
   }
 
   /// Posts the exchanges of loss_of() for labels on meta.
-  static double post_shape_of_loss(const at::Tensor& all_labels, StepContext& context) {
+  static at::Tensor post_shape_of_loss(const at::Tensor& all_labels, StepContext& context) {
     const TensorParallel& tensor = *context.tensor;
     const Spread spread = inner(tensor.mode);
     const std::int64_t samples = own_samples(all_labels.size(0), spread, tensor).count;
@@ -63,14 +63,15 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
         samples * all_labels[0].numel(), along({spread.channels}, context), context);
     tensor.world->all_gather(
         along(spread.samples(), context), {0.0}, TESSERA_HERE("losses of the samples"));
-    return 0.0;
+    return at::zeros({}, all_labels.options().dtype(at::kDouble));
   }
 
-  /// The loss of all samples; the logits are overwritten with the gradient.
-  static double loss_of(const at::Tensor& logits_BRV,
-                        const at::Tensor& all_labels,
-                        double label_smoothing,
-                        const Use& use) {
+  /// The loss of all samples, an fp64 scalar on the device of the logits, which are overwritten
+  /// with the gradient. The host waits for nothing.
+  static at::Tensor loss_of(const at::Tensor& logits_BRV,
+                            const at::Tensor& all_labels,
+                            double label_smoothing,
+                            const Use& use) {
     StepContext& context = *use.context;
     const TensorParallel& tensor = *context.tensor;
     const ParamInfo& info = use.weight->info();
@@ -83,14 +84,18 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const comm::Group& sharers = along({spread.channels}, context);
     const std::int64_t first = mesh::even_cut(V, info.unit, sharers.size(), sharers.index).first;
     const at::Tensor logits = logits_BRV.view({labels.numel(), logits_BRV.size(2)});
-    const double own =
+    const at::Tensor own =
         one_d::cross_entropy_(
             logits, labels, first, V, label_smoothing, context.training(), sharers, context)
-            .item<double>();
-    double total = 0;
-    for (const double part : tensor.world->all_gather(
-             along(spread.samples(), context), {own}, TESSERA_HERE("losses of the samples")))
-      total += part;
+            .to(at::kDouble)
+            .reshape({1});
+    const comm::Group& samplers = along(spread.samples(), context);
+    const at::Tensor parts = at::empty({samplers.size()}, own.options());
+    finish(tensor.world->transport().all_gather(
+        samplers, span_of(own), span_of(parts), TESSERA_HERE("losses of the samples")));
+    at::Tensor total = at::zeros({}, own.options());
+    for (int i = 0; i < samplers.size(); ++i)
+      total = total + parts[i];
     return total;
   }
 
