@@ -168,8 +168,8 @@ class Planner {
         tensor.layout() == parallel::TensorLayout::OneD && !model_.resolved.model.blocks.empty())
       share_layers();
     attempt("tiling", [&] {
-      const bool gathers =
-          layout_.zero_stage == 3 && layout_.data_ranks > 1 && !layout_.weight_offload;
+      const bool gathers = layout_.zero_stage == 3 && layout_.data_ranks > 1 &&
+                           (!layout_.weight_offload || layout_.weights_on_host);
       plan_tiling(config_, gathers, model_, problems_, origins_);
     });
     const CheckedModel checked = {.model = model_.resolved,
@@ -338,8 +338,10 @@ class Planner {
     layout_.sparse_rows = config.sparse_gradients;
     std::tie(layout_.offload, layout_.weight_offload, layout_.activation_offload) =
         parallel::complete_offload(config_.zero_optimization, config_.activation_checkpointing);
-    layout_.states_on_host =
-        config_.zero_optimization.offload_optimizer.device == parallel::OffloadDevice::Cpu;
+    const parallel::HostPlaces host = parallel::host_places(offload_choice(config_));
+    layout_.states_on_host = host.states;
+    layout_.weights_on_host = host.weights;
+    layout_.host_activations = host.activations;
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;

@@ -210,7 +210,7 @@ void plan_tiling(const TrainConfig& config,
            "remove it, or set parallel.tensor.size and parallel.pipeline.size to 1");
   }
   if (gathers) {
-    refuse("stage 3 in the memory of several data-parallel ranks",
+    refuse("stage 3 in the memory of several data-parallel ranks, or on GPUs",
            "layers fetch the tiles, and a rank whose micro-batch has no samples, or fewer parts, "
            "would not take part in these gathers",
            "set zero_optimization.offload_param.device to \"nvme\", or stage to 2");

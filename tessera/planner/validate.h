@@ -15,7 +15,8 @@
 
 namespace tessera::parallel {
 struct Layout;
-}
+struct OffloadChoice;
+}  // namespace tessera::parallel
 
 namespace tessera::planner {
 
@@ -52,6 +53,8 @@ void check_hybrid_engine(const json::Value& source,
                          const DataPlan& data,
                          config::Problems& problems);
 
+/// The keys on which offload depends, which refer to `config`.
+parallel::OffloadChoice offload_choice(const TrainConfig& config);
 /// Rules that depend only on the configuration.
 void check_config(const TrainConfig& config,
                   int ranks,

@@ -61,6 +61,8 @@ TEST_P(HostWaits, AreThoseOfTheNumbersThatTheHostNeeds) {
   EXPECT_EQ(more.pageable_copies, fewer.pageable_copies);
 }
 
+/// Flat buffers of the tiny model: its tied table, the embedding, two layers and the head.
+constexpr std::int64_t kBuffers = 5;
 const char* const kFp16 = R"({"enabled": true, "initial_scale_power": 4})";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -80,7 +82,29 @@ INSTANTIATE_TEST_SUITE_P(
         WaitCase{"Fp16", {.ranks = 2, .accumulation = 2, .stage = 2}, {{"fp16", kFp16}}, 3},
         WaitCase{"Tensor", {.ranks = 2, .accumulation = 2, .tensor = 2}},
         WaitCase{"Pipeline", {.ranks = 2, .accumulation = 4, .pipeline = R"({"size": 2})"}},
-        WaitCase{"Recompute", {}, {{"activation_checkpointing.granularity", "\"full\""}}}),
+        WaitCase{"Recompute", {}, {{"activation_checkpointing.granularity", "\"full\""}}},
+        // Activations on the host travel without a wait.
+        WaitCase{"HostActivations",
+                 {.accumulation = 2},
+                 {{"run.device", "\"simulated\""},
+                  {"activation_checkpointing",
+                   R"({"granularity": "full", "offload": {"device": "cpu"}})"}}},
+        // One more for each buffer of weights: its last copy to the device has ended before the
+        // update writes it. The model has kBuffers.
+        WaitCase{"HostWeights",
+                 {.accumulation = 2, .stage = 3},
+                 {{"run.device", "\"simulated\""},
+                  {"zero_optimization.stage3_param_persistence_threshold", "0"},
+                  {"zero_optimization.offload_param.device", "\"cpu\""}},
+                 2 + kBuffers},
+        // And one for each buffer of gradients, which the host reads.
+        WaitCase{"HostBoth",
+                 {.ranks = 2, .stage = 3},
+                 {{"run.device", "\"simulated\""},
+                  {"zero_optimization.stage3_param_persistence_threshold", "0"},
+                  {"zero_optimization.offload_optimizer.device", "\"cpu\""},
+                  {"zero_optimization.offload_param.device", "\"cpu\""}},
+                 2 + 2 * kBuffers}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

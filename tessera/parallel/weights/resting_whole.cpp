@@ -25,7 +25,11 @@ class RestingWholeWeights final : public ComingWeights {
         ranks_(*place.ranks.fold) {
     // The units of the parts are the numbers of flat buffers, which are fewer than this.
     constexpr std::size_t kUnitsOfParts = std::size_t{1} << 32U;
-    TESSERA_ASSERT(whole_.is_cpu() && place.ranks.copies->size() == 1);
+    TESSERA_REQUIRE(whole_.is_cpu(),
+                    Unsupported,
+                    "not built yet on a device: tiles of weights on the disks of several ranks",
+                    "remove the section tiling, or set run.device to cpu");
+    TESSERA_ASSERT(place.ranks.copies->size() == 1);
     own_ = hollow(place.layout.shard_numel(), dtype_, whole_.device());
     part_ = std::make_unique<RestingPart>(place.resting, own_, "weights of " + name_);
     all_ = hollow(place.layout.numel(), dtype_, whole_.device());
