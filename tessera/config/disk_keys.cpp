@@ -41,8 +41,8 @@ void ParamOffloadKeys::describe(Fields& f) {
            .default_text = "3: one is read, one used, one written"});
   f.field("max_in_cpu",
           max_in_cpu,
-          {.text = "With nvme: blocks stay in memory in the order of the model, up to this number "
-                   "of parameters in total.",
+          {.text = "With nvme: blocks stay in the memory of the host in the order of the model, up "
+                   "to this number of parameters in total.",
            .unit = "elements",
            .min = 0,
            .max = 1e15,

@@ -62,6 +62,7 @@ TrainStateOptions train_state_options(const planner::PlanWithData& plan) {
   options.states_on_host = plan.layout().states_on_host;
   options.weight_offload = plan.layout().weight_offload;
   options.activation_offload = plan.layout().activation_offload;
+  options.host_activations = plan.layout().host_activations;
   options.partition_activations = plan.layout().divides_activations();
   options.disk = plan.layout().disk;
   options.trained_alone =

@@ -136,8 +136,27 @@ std::uint64_t memory_of_hosts(const planner::Plan& plan, const Local& local) {
          static_cast<std::uint64_t>(plan.ranks());
 }
 
-/// Throws if the masters and states that the ranks of this host keep in its memory, while the rest
-/// is on devices, do not fit.
+std::string host_memory_text(const planner::PlacedPlan& plan, int ranks, std::uint64_t available) {
+  const planner::HostBytes bytes = planner::host_bytes(plan);
+  std::vector<std::string> parts;
+  for (const auto& [what, count] : {std::pair("masters and states", bytes.states),
+                                    std::pair("weights", bytes.weights),
+                                    std::pair("activations", bytes.activations)}) {
+    if (count > 0)
+      parts.push_back(fmt::format("{} {}", what, text::bytes(static_cast<std::uint64_t>(count))));
+  }
+  return fmt::format(
+      "in the host's memory, {} a rank ({}) x {} ranks do not fit into {:.0f} % of its {} that are "
+      "free",
+      text::bytes(static_cast<std::uint64_t>(plan.memory().on_host)),
+      text::join(parts, ", "),
+      ranks,
+      100 * planner::kUsableMemory,
+      text::bytes(available));
+}
+
+/// Throws if what the ranks of this host keep in its memory, while the rest is on devices, does not
+/// fit.
 void check_host_memory(const planner::PlacedPlan& plan, int local_ranks) {
   const std::int64_t each = plan.memory().on_host;
   if (each == 0) return;
@@ -146,14 +165,10 @@ void check_host_memory(const planner::PlacedPlan& plan, int local_ranks) {
   TESSERA_REQUIRE(
       static_cast<double>(need) <= planner::kUsableMemory * static_cast<double>(available),
       Memory,
-      fmt::format("masters and optimizer states on the host, {} a rank x {} ranks, do not fit into "
-                  "{:.0f} % of its {} that are free",
-                  text::bytes(static_cast<std::uint64_t>(each)),
-                  local_ranks,
-                  100 * planner::kUsableMemory,
-                  text::bytes(available)),
-      "set zero_optimization.offload_optimizer.device to \"none\" with an optimizer that updates "
-      "on the GPU, or divide them among the ranks: zero_optimization.stage 1 or more");
+      host_memory_text(plan, local_ranks, available),
+      "keep less there: set zero_optimization.offload_optimizer.device, offload_param.device or "
+      "activation_checkpointing.offload.device to \"nvme\", or to \"none\" with an optimizer that "
+      "updates on the GPU; or divide it among the ranks: zero_optimization.stage 1 or more");
 }
 
 std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {

@@ -120,17 +120,14 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
   gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
   parallel::StatePlace place;
   if (options_.offload) {
-    TESSERA_REQUIRE(device_of(world).is_cpu(),
-                    Unsupported,
-                    "masters and states of ranks on a device cannot rest on a disk yet",
-                    "set zero_optimization.offload_optimizer.device to \"none\"");
     tier_ = disk(options_.offload->folder);
     place = {.tier = tier_.get(),
              .unit_elements = options_.offload->unit_elements,
              .buffers = options_.offload->buffers,
              .share = options_.offload->share};
   }
-  place.on_host = options_.states_on_host;
+  // The host updates what rests on its disk.
+  place.on_host = options_.states_on_host || options_.offload;
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,
                                                             *model_,
                                                             *options_.rule,
@@ -143,6 +140,12 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
     activation_tier_ = disk(options_.activation_offload->folder);
     activations_ =
         parallel::activations_in(*activation_tier_, options_.activation_offload->buffers);
+  }
+  if (const c10::Device device = model_->device();
+      !device.is_cpu() && (options_.activation_offload || options_.host_activations)) {
+    const int buffers = options_.activation_offload ? options_.activation_offload->buffers
+                                                    : *options_.host_activations;
+    activations_ = parallel::activations_on_host(device, buffers, std::move(activations_));
   }
   if (const nn::TensorParallel* const tensor = model_->tensor_parallel();
       tensor != nullptr && options_.partition_activations) {

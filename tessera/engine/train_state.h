@@ -63,6 +63,7 @@ struct TrainStateOptions {
   bool states_on_host = false;  ///< StatePlace::on_host; also of rules that need it
   std::optional<parallel::WeightOffload> weight_offload;          ///< as in weight_layout
   std::optional<parallel::ActivationOffload> activation_offload;  ///< of recomputed blocks
+  std::optional<int> host_activations;                            ///< as in parallel::Layout
   bool partition_activations = false;  ///< tensor-parallel ranks divide what they have alike
   memory::TierOptions disk;            ///< of all that rests on a disk, without the folder
   /// Checkpoints contain only trained parameters; when one is loaded, `weights` supplies the

@@ -47,6 +47,15 @@ std::unique_ptr<ActivationStore> activations_in(memory::Tier& tier, int buffers)
 /// Number of tensors for which a file has room.
 inline constexpr std::int64_t kActivationSlots = 8;
 
+/// A store in pinned memory of the host of `device`, a GPU. Tensors travel on streams of their own:
+/// down beside the forward pass, and back beside the block before the one that needs them; the host
+/// waits for nothing. Memory of the device: `buffers` tensors that are on their way. Memory of the
+/// host: pinned_bytes() of the largest tensor for each that rests. `beyond`: the store to which
+/// they are handed on when they have arrived on the host, which then waits for each of them;
+/// nullptr: they stay there.
+std::unique_ptr<ActivationStore> activations_on_host(
+    c10::Device device, int buffers, std::unique_ptr<ActivationStore> beyond = nullptr);
+
 /// Divides a tensor that all ranks of `group` have alike: this rank keeps one part, in `inner`, or
 /// in memory if that is nullptr. take() gathers the parts, so all ranks call it in the same order.
 /// Tensors that cannot be divided evenly are kept whole. `world` and `group` must outlive this.

@@ -12,6 +12,7 @@ namespace tessera::parallel {
 std::string_view weight_strategy(Residency residency, GatherForm form, int ranks) {
   if (residency == Residency::Packed) return "packed";
   if (residency == Residency::Resting) return "resting";
+  if (residency == Residency::OnHost) return "on_host";
   if (residency == Residency::Replicated || ranks == 1) return "replicated";
   if (residency == Residency::Whole) return "whole";
   return form == GatherForm::Int8 ? "sharded_codes" : "sharded";
@@ -29,8 +30,7 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       const std::string own_key =
           tile ? fmt::format("{} (rows from {})", info.name, info.box.begin.front()) : info.name;
       const bool known = info.tied && by_name.contains(own_key);
-      const bool sharded =
-          options.residency == Residency::Sharded || options.residency == Residency::Resting;
+      const bool sharded = gathers(options.residency);
       Residency residency = options.residency;
       const bool packed = options.packed && !info.tied && options.packed(info.name);
       if (packed) {
@@ -82,7 +82,7 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       numel += info->room_numel();
     if (in_memory + numel > options.in_memory) break;
     in_memory += numel;
-    group.residency = Residency::Sharded;
+    group.residency = options.in_memory_on_host ? Residency::OnHost : Residency::Sharded;
   }
   return out;
 }

@@ -36,8 +36,14 @@ inline constexpr std::int64_t kPersistenceThreshold = 100'000;
 /// all of them. Whole: a rank writes its part and has all parts (stages 1 and 2). Sharded: a rank
 /// has its part, and all parts only while they are used (stage 3). Packed: every rank has all of
 /// them in fewer bits, and unpacks them while they are used. Resting: like Sharded, but a rank's
-/// part rests in a tier; also for a single rank.
-enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed, Resting };
+/// part rests in a tier; also for a single rank. OnHost: like Sharded, but the part of a rank on a
+/// device is in pinned memory of the host; also for a single rank. On the CPU it is Sharded.
+enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed, Resting, OnHost };
+/// True if weights are gathered for their use.
+constexpr bool gathers(Residency residency) {
+  return residency == Residency::Sharded || residency == Residency::Resting ||
+         residency == Residency::OnHost;
+}
 /// The form in which sharded weights are sent: as values of the working dtype, or as 8-bit codes.
 enum class GatherForm : std::uint8_t { Values, Int8 };
 /// Returns the name of the strategy (working_weights.h) of a buffer of `ranks` ranks.
@@ -62,6 +68,7 @@ struct WeightOptions {
   /// If weights rest: buffers stay in memory in the order of the model, up to this number of
   /// elements in total.
   std::int64_t in_memory = 0;
+  bool in_memory_on_host = false;  ///< these are in the memory of the host of a device
   /// If weights rest: their tier, which must outlive the model, and the number of parts of buffers
   /// that are in memory at a time.
   memory::Tier* tier = nullptr;

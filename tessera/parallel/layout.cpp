@@ -56,7 +56,8 @@ Residency Layout::residency() const {
   const bool whole = shard_ranks == 1 && data_ranks > 1;
   if (zero_stage == 0) return Residency::Replicated;
   if (zero_stage != 3 || whole) return Residency::Whole;
-  return weight_offload ? Residency::Resting : Residency::Sharded;
+  if (weight_offload) return Residency::Resting;
+  return weights_on_host ? Residency::OnHost : Residency::Sharded;
 }
 
 mesh::ExpertFold Layout::expert_fold() const {
@@ -87,6 +88,7 @@ WeightOptions Layout::weight_options(const ParameterRules& rules) const {
           .persistence_threshold = persistence_threshold,
           .persistent = persistent,
           .in_memory = weight_offload ? weight_offload->in_memory : 0,
+          .in_memory_on_host = weights_on_host,
           .tier_buffers = weight_offload ? weight_offload->buffers : 1,
           .tensor = tensor_mode(),
           .sequence = sequence,

@@ -55,7 +55,9 @@ struct Layout {
   std::int64_t micro_batch = 0, accumulation = 0;
   Recompute recompute;
   std::optional<ActivationOffload> activation_offload;  ///< of recomputed blocks
-  bool partition_activations = false;                   ///< see divides_activations()
+  /// If they are in the host's memory, of ranks on a device: activations_on_host().
+  std::optional<int> host_activations;
+  bool partition_activations = false;  ///< see divides_activations()
   // ---- what a rank keeps ----
   int zero_stage = 0;
   DType working = DType::F32;
@@ -63,7 +65,10 @@ struct Layout {
   std::optional<StateOffload> offload;
   std::optional<WeightOffload> weight_offload;
   bool states_on_host = false;  ///< of ranks on a device: StatePlace::on_host
-  memory::TierOptions disk;     ///< of all that rests on a disk, without the folder
+  /// Of ranks on a device: weights that are not on a disk are in the memory of the host
+  /// (Residency::OnHost).
+  bool weights_on_host = false;
+  memory::TierOptions disk;  ///< of all that rests on a disk, without the folder
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
   // ---- what ranks send ----
@@ -93,15 +98,15 @@ struct Layout {
   /// True if masters, states or weights rest on a disk.
   [[nodiscard]] bool rests_on_disk() const { return offload || weight_offload; }
   [[nodiscard]] bool uses_disk() const { return rests_on_disk() || activation_offload; }
+  /// True if inputs of recomputed blocks rest outside of the memory of the computation.
+  [[nodiscard]] bool moves_activations() const { return activation_offload || host_activations; }
   /// True if tensor-parallel ranks keep parts of the inputs of recomputed blocks, which they have
   /// alike. The ranks of a grid, and those that share tokens, have parts already.
   [[nodiscard]] bool divides_activations() const {
     return partition_activations && grid.size() > 1 && tensor == TensorLayout::OneD && !sequence;
   }
   /// True if weights are gathered for their use.
-  [[nodiscard]] bool gathers_weights() const {
-    return residency() == Residency::Sharded || residency() == Residency::Resting;
-  }
+  [[nodiscard]] bool gathers_weights() const { return gathers(residency()); }
   /// The axes over which experts are divided and split.
   [[nodiscard]] mesh::ExpertFold expert_fold() const;
   [[nodiscard]] ReductionOptions reduction_options() const;

@@ -13,6 +13,7 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/nn/low_rank_names.h"
 #include "tessera/ops/int8_rows.h"
+#include "tessera/parallel/side_stream.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::parallel {
@@ -36,6 +37,13 @@ ModelInstance::ModelInstance(const nn::Model& model,
   if (experts.size() > 1 || world.group(options_.experts.etp).size() > 1)
     experts_ = nn::ExpertParallel{&world, &experts, options_.experts};
   dense_ranks_ = ranks_of(world, dense_axes());
+  const bool on_device = !device_.is_cpu() && device_.type() != c10::DeviceType::Meta;
+  if (on_device) {
+    uploads_ = std::make_shared<Uploads>(device_);
+  } else {
+    options_.in_memory_on_host = false;
+    if (options_.residency == Residency::OnHost) options_.residency = Residency::Sharded;
+  }
   if (options_.tier != nullptr) {
     resting_ = std::make_shared<UnitBuffers>(
         *options_.tier, options_.tier_buffers, memory::Tag::Parameters);
@@ -211,7 +219,8 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world, const Fla
                                                                  layout,
                                                                  options_.working,
                                                                  options_.packing,
-                                                                 {resting_, groups_.size()}});
+                                                                 {resting_, groups_.size()},
+                                                                 uploads_});
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
                      plan.trainable,

@@ -174,6 +174,7 @@ class ModelInstance {
   std::optional<nn::ExpertParallel> experts_;
   GroupRanks dense_ranks_;
   std::shared_ptr<UnitBuffers> resting_;  ///< of weights that rest in a tier
+  std::shared_ptr<Uploads> uploads_;      ///< of weights outside of a device; nullptr on the CPU
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
   /// The weights in tiles, which their blocks hold without owning them, and their forms.

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/memory/device.h"
 #include "tessera/optim/make_rule.h"
 #include "tessera/parallel/activation_store.h"
@@ -17,6 +18,11 @@
 
 namespace tessera::parallel {
 namespace {
+
+// True if ranks compute on a device, and `place` is the memory of its host.
+bool on_host_of_device(const OffloadChoice& choice, const std::optional<OffloadDevice>& place) {
+  return place == OffloadDevice::Cpu && choice.on_device();
+}
 
 // Masters and states on a disk.
 void check_states(const OffloadChoice& choice,
@@ -41,31 +47,35 @@ void check_states(const OffloadChoice& choice,
   }
 }
 
-// Working weights on a disk.
+// Working weights on a disk, or in the memory of a device's host.
 void check_weights(const OffloadChoice& choice,
                    config::Problems& problems,
                    const config::Origins& origins) {
   const ZeroOptions& zero = choice.zero;
-  if (!zero.offload_param.to_disk()) return;
+  const bool to_disk = zero.offload_param.to_disk();
+  if (!to_disk && !on_host_of_device(choice, zero.offload_param.device)) return;
   const auto add = [&](const char* key, std::string what, std::string fix) {
     problems.add(origins.place(key), key, std::move(what), std::move(fix));
   };
-  if (zero.offload_param.nvme_path.empty()) {
+  if (to_disk && zero.offload_param.nvme_path.empty()) {
     add("zero_optimization.offload_param.nvme_path",
         "is missing, and offload_param.device is \"nvme\"",
         "set it to a folder on a disk");
   }
   const char* const device = "zero_optimization.offload_param.device";
   const char* const exact =
-      "\"nvme\" does not go with {}: what rests on the disk is a rank's own "
-      "part, which is sent to all ranks as it is";
+      "\"{}\" does not go with {}: what rests there is a rank's own part, which is sent to all "
+      "ranks as it is";
   for (const auto& [key, on] :
        {std::pair("zero_quantized_weights", zero.zero_quantized_weights.value_or(false)),
         std::pair("zero_quantized_nontrainable_weights",
                   zero.zero_quantized_nontrainable_weights.value_or(false)),
         std::pair("zero_hpz_partition_size", zero.zero_hpz_partition_size.value_or(1) > 1),
         std::pair("mics_shard_size", zero.mics_shard_size.value_or(-1) > 0)}) {
-    if (on) add(device, fmt::format(fmt::runtime(exact), key), fmt::format("remove {}", key));
+    if (on)
+      add(device,
+          fmt::format(fmt::runtime(exact), to_disk ? "nvme" : "cpu", key),
+          fmt::format("remove {}", key));
   }
 }
 
@@ -77,7 +87,7 @@ void check_activations(const OffloadChoice& choice,
   const auto add = [&](const char* key, std::string what, std::string fix) {
     problems.add(origins.place(key), key, std::move(what), std::move(fix));
   };
-  const bool whole = recompute.kind() == RecomputeKind::Full && recompute.every_n == 1;
+  const bool whole = recompute.whole();
   const char* const fix = "set activation_checkpointing.granularity to \"full\", and every_n to 1";
   // Without any recomputation, a note says that the key has no effect.
   const bool some = recompute.kind() != RecomputeKind::None;
@@ -135,6 +145,27 @@ WeightOffload weight_offload_of(const ParamOffloadKeys& keys) {
   return out;
 }
 
+bool OffloadChoice::on_device() const {
+  try {
+    return memory::device_kind(device) != DeviceKind::Cpu;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+HostPlaces host_places(const OffloadChoice& choice) {
+  HostPlaces out;
+  out.states = choice.zero.offload_optimizer.device == OffloadDevice::Cpu;
+  if (!choice.on_device()) return out;
+  out.weights =
+      choice.zero.offload_param.device.value_or(OffloadDevice::None) != OffloadDevice::None;
+  const RecomputeOptions& recompute = choice.recompute;
+  if (recompute.to_host() && recompute.whole())
+    out.activations =
+        static_cast<int>(recompute.offload.buffer_count.value_or(ActivationOffload().buffers));
+  return out;
+}
+
 RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute) {
   return {states_on_disk(zero), weights_on_disk(zero), activations_on_disk(recompute)};
 }
@@ -148,56 +179,60 @@ void check_offload(const OffloadChoice& choice,
 }
 
 void check_offload_on_device(const OffloadChoice& choice,
-                             const std::string& on,
                              config::Problems& problems,
                              const config::Origins& origins) {
   const auto add = [&](const char* key, std::string what, std::string fix) {
     problems.add(origins.place(key), key, std::move(what), std::move(fix));
   };
   const ZeroOptions& zero = choice.zero;
-  if (zero.offload_optimizer.to_disk())
-    add("zero_optimization.offload_optimizer.device",
-        on + ": masters and states on a disk",
-        "set it to \"cpu\", which is the host's memory, or to \"none\"");
-  if (zero.offload_optimizer.device == OffloadDevice::Cpu && choice.bf16_masters)
-    add("zero_optimization.offload_optimizer.device",
-        "\"cpu\" needs fp32 masters",
-        "set bf16.bf16_master_weights_and_grads to false, or this to \"none\"");
-  if (zero.offload_param.device.value_or(OffloadDevice::None) != OffloadDevice::None)
-    add("zero_optimization.offload_param.device",
-        on + ": weights outside of its memory",
-        "set it to \"none\"");
+  const auto moves = [](const std::optional<OffloadDevice>& device) {
+    return device.value_or(OffloadDevice::None) != OffloadDevice::None;
+  };
+  // What an update reads is on one device, and what it writes on another.
+  for (const auto& [key, device] :
+       {std::pair("zero_optimization.offload_optimizer.device", zero.offload_optimizer.device),
+        std::pair("zero_optimization.offload_param.device", zero.offload_param.device)}) {
+    if (moves(device) && choice.bf16_masters)
+      add(key,
+          fmt::format("\"{}\" needs fp32 masters on a device",
+                      device == OffloadDevice::Cpu ? "cpu" : "nvme"),
+          "set bf16.bf16_master_weights_and_grads to false, or this to \"none\"");
+  }
   const RecomputeOptions& recompute = choice.recompute;
-  if (recompute.offload.device.value_or(OffloadDevice::None) != OffloadDevice::None)
-    add("activation_checkpointing.offload.device",
-        on + ": activations outside of its memory",
-        "set it to \"none\"");
-  if (recompute.cpu_checkpointing)
-    add("activation_checkpointing.cpu_checkpointing",
-        on + ": activations outside of its memory",
-        "set it to false");
+  if (recompute.to_host() && recompute.kind() != RecomputeKind::None && !recompute.whole())
+    add(recompute.cpu_checkpointing ? "activation_checkpointing.cpu_checkpointing"
+                                    : "activation_checkpointing.offload.device",
+        "needs recomputation of all blocks, whose inputs are in the memory of the host",
+        "set activation_checkpointing.granularity to \"full\", and every_n to 1");
 }
 
 std::vector<std::string> offload_notes(const OffloadChoice& choice) {
   const ZeroOptions& zero = choice.zero;
   std::vector<std::string> out;
-  if (zero.offload_optimizer.device == OffloadDevice::Cpu &&
-      memory::device_kind(choice.device) == DeviceKind::Cpu) {
+  const bool on_device = choice.on_device();
+  if (zero.offload_optimizer.device == OffloadDevice::Cpu && !on_device) {
     out.emplace_back(
         "zero_optimization.offload_optimizer.device \"cpu\" has no effect here: ranks compute on "
         "the CPU, so the data is already in host memory; \"nvme\" needs less of it");
   }
-  if (zero.offload_param.device == OffloadDevice::Cpu) {
+  if (zero.offload_param.device == OffloadDevice::Cpu && !on_device) {
     out.emplace_back(
         "zero_optimization.offload_param.device \"cpu\" has no effect here: ranks compute on the "
         "CPU, so the weights are already in host memory; \"nvme\" needs less of it");
   }
   const RecomputeOptions& recompute = choice.recompute;
-  if (recompute.offload.device == OffloadDevice::Cpu || recompute.cpu_checkpointing) {
-    out.push_back(fmt::format(
-        "activation_checkpointing.{} has no effect here: ranks compute on the CPU, so the "
-        "activations are already in host memory; offload.device \"nvme\" needs less of it",
-        recompute.cpu_checkpointing ? "cpu_checkpointing" : "offload.device \"cpu\""));
+  if (recompute.to_host()) {
+    const char* const key =
+        recompute.cpu_checkpointing ? "cpu_checkpointing" : "offload.device \"cpu\"";
+    if (!on_device) {
+      out.push_back(fmt::format(
+          "activation_checkpointing.{} has no effect here: ranks compute on the CPU, so the "
+          "activations are already in host memory; offload.device \"nvme\" needs less of it",
+          key));
+    } else if (recompute.kind() == RecomputeKind::None) {
+      out.push_back(
+          fmt::format("activation_checkpointing.{} has no effect: nothing is recomputed", key));
+    }
   }
   const bool recomputes = recompute.kind() != RecomputeKind::None;
   if (recompute.partition_activations &&

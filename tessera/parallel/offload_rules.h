@@ -26,6 +26,9 @@ struct OffloadChoice {
   const optim::OptimizerOptions& optimizer;
   bool bf16_masters;          ///< bf16.bf16_master_weights_and_grads
   const std::string& device;  ///< as the user names it (memory::device_kind())
+  /// True if ranks compute on a device other than the CPU; false for an unknown name, which the
+  /// rules of run.device report.
+  [[nodiscard]] bool on_device() const;
 };
 
 /// Returns where weights rest by these keys, whose nvme_path is not empty; its folder is absolute.
@@ -38,13 +41,20 @@ using RestingPlaces = std::tuple<std::optional<StateOffload>,
 /// Returns them; makes the paths of the folders absolute, so that they are found from any folder.
 RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute);
 
+/// Completes what a plan says about the memory of a device's host: weights there, and the number of
+/// inputs of recomputed blocks that are on their way there at a time.
+struct HostPlaces {
+  bool states = false, weights = false;
+  std::optional<int> activations;
+};
+HostPlaces host_places(const OffloadChoice& choice);
+
 /// The rules about what rests on a disk. Problems have the place of the key to change.
 void check_offload(const OffloadChoice& choice,
                    config::Problems& problems,
                    const config::Origins& origins);
-/// Refuses offload from a device; `on` says that and where it is not built.
+/// The rules about what rests outside of the memory of a device on which ranks compute.
 void check_offload_on_device(const OffloadChoice& choice,
-                             const std::string& on,
                              config::Problems& problems,
                              const config::Origins& origins);
 /// Notes about keys of offload that have no effect.

@@ -28,7 +28,7 @@ ProbedModel probed(const Probing& probing, std::int64_t samples) {
                          .tp_col = of(grid.col)});
   out.weights = probing.layout.weight_options(probing.rules);
   out.threads = probing.layout.threads;
-  out.offloads = probing.layout.activation_offload.has_value();
+  out.offloads = probing.layout.moves_activations();
   out.partitions = probing.layout.divides_activations();
   for (const data::TensorSpec& spec : probing.sample) {
     std::vector<std::int64_t> shape = {samples};
@@ -68,7 +68,7 @@ std::string key_of(const Probing& probing, std::int64_t samples) {
                                 probing.layout.expert_ranks,
                                 experts.ep.bits(),
                                 experts.etp.bits(),
-                                probing.layout.activation_offload.has_value(),
+                                probing.layout.moves_activations(),
                                 probing.layout.divides_activations());
   for (const data::TensorSpec& spec : probing.sample) {
     out += ' ';

@@ -41,15 +41,19 @@ ShardStore::ShardStore(comm::World& world,
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   const StatePlace& place = options_.place;
   if (place.tier != nullptr) {
-    TESSERA_ASSERT(!options_.make_state && !options_.local_weights && device_of(world).is_cpu());
+    TESSERA_ASSERT(!options_.make_state && !options_.local_weights &&
+                   (place.on_host || device_of(world).is_cpu()));
     buffers_ = std::make_unique<UnitBuffers>(*place.tier, place.buffers);
   }
   on_host_ = place.on_host && !device_of(world).is_cpu();
-  TESSERA_REQUIRE(!on_host_ || options_.kept.masters == DType::F32,
+  bool moves = on_host_;
+  for (std::size_t g = 0; g < model_.groups().size(); ++g)
+    moves = moves || apart(g);
+  TESSERA_REQUIRE(!moves || options_.kept.masters == DType::F32,
                   Unsupported,
-                  "masters and states on the host of a device need fp32 masters",
-                  "set bf16.bf16_master_weights_and_grads to false, or "
-                  "zero_optimization.offload_optimizer.device to \"none\"");
+                  "masters and states, or weights, on the host of a device need fp32 masters",
+                  "set bf16.bf16_master_weights_and_grads to false, or the devices of "
+                  "zero_optimization.offload_optimizer and offload_param to \"none\"");
   slots_.resize(model_.groups().size());
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
@@ -92,7 +96,7 @@ void ShardStore::make_values(std::size_t g) {
   // A frozen parameter has only its working value.
   const bool masters =
       group.trainable &&
-      (on_host_ ||
+      (apart(g) ||
        has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights));
   slot.shards.clear();
   std::vector<std::int64_t> bytes;
@@ -187,6 +191,12 @@ ParamShard* ShardStore::find(int group, int segment) {
     if (shard.segment_index == segment) return &shard;
   }
   return nullptr;
+}
+
+bool ShardStore::apart(std::size_t g) const {
+  const at::Tensor& own = model_.groups()[g].weights->own();
+  const bool states_on_cpu = on_host_ || device_of(world_).is_cpu();
+  return own.defined() && own.is_cpu() != states_on_cpu;
 }
 
 at::Tensor ShardStore::working_of(std::size_t u) const {
@@ -305,20 +315,25 @@ at::Tensor ShardStore::Lease::masters(const ParamShard& shard) const {
 }
 
 void ShardStore::Lease::stage_weights() {
-  if (!store_->on_host_ || store_->model_.working() == DType::F32) return;
+  const std::size_t group = store_->units_[unit_].group;
+  if (!store_->apart(group) || store_->model_.working() == DType::F32) return;
   const at::Tensor working = store_->working_of(unit_);
   // Gaps between parameters are sent too.
-  staged_ = landing_room(working.numel(), working.scalar_type(), working.device()).zero_();
+  staged_ = store_->on_host_
+                ? landing_room(working.numel(), working.scalar_type(), working.device()).zero_()
+                : at::zeros({working.numel()}, working.options().device(store_->model_.device()));
 }
 
 void ShardStore::Lease::send_weights() {
-  if (!store_->on_host_) return;
+  if (!store_->apart(store_->units_[unit_].group)) return;
   const at::Tensor working = store_->working_of(unit_);
-  if (!staged_.defined()) {
+  if (!staged_.defined() && store_->on_host_) {
     staged_ = landing_room(working.numel(), working.scalar_type(), working.device());
     staged_.copy_(store_->masters_of(unit_));
   }
-  working.copy_(staged_, /*non_blocking=*/true);
+  const at::Tensor& from = staged_.defined() ? staged_ : store_->masters_of(unit_);
+  // The host waits for copies to memory that is not pinned: buffers of what rests on a disk.
+  working.copy_(from, /*non_blocking=*/!working.is_cpu() || working.is_pinned());
   staged_.reset();
 }
 

@@ -97,7 +97,8 @@ struct StatePlace {
   }
   /// True if masters and states are in the host's memory although the model is on a device. The
   /// host then updates them, with gradients that are copied down, and weights that are copied up,
-  /// through pinned memory. Source: Ren et al. 2021, "ZeRO-Offload". Not together with a tier.
+  /// through pinned memory. Source: Ren et al. 2021, "ZeRO-Offload". With a tier the model is on
+  /// the host, or this is true.
   bool on_host = false;
 };
 
@@ -113,7 +114,8 @@ struct StateOffload {
 /// The purpose of a lease. Values that were leased for Write are stored when the lease ends.
 enum class Access : std::uint8_t { Read, Write };
 
-/// Memory per parameter element: fp32 working weights: 0 (on the host of a device: 4) + states;
+/// Memory per parameter element: fp32 working weights: 0 (4 if they are in other memory than the
+/// states) + states;
 /// 16-bit working weights: 4 (with 16-bit masters: 0) + states; frozen: 0; divided by the number of
 /// ranks of the buffer's fold from stage 1 on. In a tier, masters and states take none, but
 /// StatePlace::buffers units of them are in memory. Working weights that rest in a tier are held
@@ -241,6 +243,9 @@ class ShardStore {
   [[nodiscard]] at::Tensor working_of(std::size_t unit) const;
   /// The unit's masters as they are stored; undefined for packed weights.
   [[nodiscard]] at::Tensor masters_of(std::size_t unit) const;
+  /// True if the working weights of a group are in other memory than its masters and states: one is
+  /// on a device, the other on its host.
+  [[nodiscard]] bool apart(std::size_t group) const;
   [[nodiscard]] WorkingWeights& weights_of(std::size_t unit) const {
     return *model_.groups()[units_[unit].group].weights;
   }

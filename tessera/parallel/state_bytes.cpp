@@ -89,7 +89,8 @@ Resting resting_of(const PlannedBuffer& buffer,
 StateBytes state_bytes(const PlannedStage& stage,
                        const Layout& layout,
                        const optim::Rule& rule,
-                       bool frozen_in_saves) {
+                       bool frozen_in_saves,
+                       const std::function<bool(const PlannedBuffer&)>& apart) {
   const bool separate =
       has_separate_masters(layout.working, layout.kept.masters, /*local_weights=*/false);
   StateBytes out;
@@ -98,7 +99,8 @@ StateBytes state_bytes(const PlannedStage& stage,
   bool narrow_states = false;
   for (const PlannedBuffer& buffer : stage.buffers) {
     // A frozen parameter has only its working weights, which a save widens if it contains them.
-    const bool trained = buffer.group.trainable, masters = separate && trained;
+    const bool trained = buffer.group.trainable,
+               masters = trained && (separate || (apart && apart(buffer)));
     if (!masters && (trained || frozen_in_saves)) {
       const std::int64_t wide = 4 * buffer.owned.numel;
       if (buffer.group.residency == Residency::Resting) {
@@ -117,7 +119,7 @@ StateBytes state_bytes(const PlannedStage& stage,
       wide += states.wide;
       of_buffer = std::max(of_buffer, segment.numel);
     }
-    const Resting resting = resting_of(buffer, layout, rule, separate);
+    const Resting resting = resting_of(buffer, layout, rule, masters);
     out.memory += (masters ? 4 * buffer.owned.numel : 0) - resting.bytes;
     out.disk += resting.on_disk;
     on_disk.units += resting.units;

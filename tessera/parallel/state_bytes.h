@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/planned_buffers.h"
@@ -19,11 +20,14 @@ struct StateBytes {
   /// Values that are stored in fewer bits than checkpoints have, in fp32.
   std::int64_t widened_by_saves = 0;
 };
-/// For a rank of the stage. `frozen_in_saves`: checkpoints contain frozen parameters. Pure.
+/// For a rank of the stage. `frozen_in_saves`: checkpoints contain frozen parameters. `apart`: says
+/// whether the weights of a buffer are in other memory than its states (ShardStore), so that fp32
+/// masters are separate; empty: none are. Pure.
 StateBytes state_bytes(const PlannedStage& stage,
                        const Layout& layout,
                        const optim::Rule& rule,
-                       bool frozen_in_saves);
+                       bool frozen_in_saves,
+                       const std::function<bool(const PlannedBuffer&)>& apart = {});
 
 /// Bytes of the states of a whole parameter in a checkpoint.
 std::int64_t saved_state_bytes(const optim::Rule& rule, const ParamInfo& info);

@@ -100,8 +100,7 @@ std::int64_t travel_bytes(const PlannedStage& stage,
     pool.places = places;
     pool.ranks = buffer.ranks;
     pool.uses += buffer.uses();
-    bytes += (buffer.group.residency == Residency::Sharded ||
-              buffer.group.residency == Residency::Resting)
+    bytes += gathers(buffer.group.residency)
                  ? comm::memory_of_all_gather(places.copies,
                                               bytes_of(numel / buffer.ranks.inner, layout.working))
                  : comm::memory_of_all_gather(places.fold, bytes_of(numel, updated));

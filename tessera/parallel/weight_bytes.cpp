@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/parallel/working_weights.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
 namespace {
@@ -72,6 +73,10 @@ WeightBytes weight_bytes(const PlannedStage& stage,
                                    .inner = buffer.ranks.inner,
                                    .dtype = stage.working,
                                    .packing = packing});
+    if (buffer.group.residency == Residency::OnHost) {
+      out.on_host += pinned_bytes(buffer.layout.shard_numel() *
+                                  static_cast<std::int64_t>(size_of(stage.working)));
+    }
     if (buffer.on_disk > 0) {
       out.disk += buffer.on_disk;
       if (buffer.group.trainable) out.updated += buffer.on_disk;
@@ -95,7 +100,9 @@ WeightBytes weight_bytes(const PlannedStage& stage,
     coming.on_disk.push_back(buffer.on_disk);
     strategies.push_back(&strategy);
   }
-  out.resting += std::min<std::int64_t>(stage.parts_in_memory, parts) * largest + sent;
+  out.buffers = std::min<std::int64_t>(stage.parts_in_memory, parts) * largest;
+  out.resting += out.buffers + sent;
+  if (parts > 0) out.staged = pinned_bytes(largest);
   const Gathers gathers = run_steps(coming, gather, accumulation);
   out.elements = gathers.most_live;
   out.read = gathers.read;

@@ -12,8 +12,12 @@
 namespace tessera::parallel {
 
 struct WeightBytes {
-  std::int64_t resting = 0;   ///< while nothing is gathered
+  std::int64_t resting = 0;  ///< while nothing is gathered
+  /// Of parts in the host's memory, of ranks on a device; `resting` does not count them.
+  std::int64_t on_host = 0;
   std::int64_t disk = 0;      ///< of parts that rest there, in whole blocks
+  std::int64_t buffers = 0;   ///< of `resting`, the buffers of these parts
+  std::int64_t staged = 0;    ///< pinned memory between these and a device
   std::int64_t updated = 0;   ///< of these, what an update reads and writes
   std::int64_t read = 0;      ///< from the disk for the blocks of a step, besides the update
   std::int64_t gathered = 0;  ///< at most, in addition, for `elements`

@@ -20,6 +20,7 @@
 
 namespace tessera::parallel {
 
+class Uploads;
 struct WeightSizes;
 
 /// Used only on the rank's own thread. post() and written() are collective over the ranks of the
@@ -97,6 +98,8 @@ struct WeightPlace {
   DType dtype = DType::F32;
   PackingOptions packing = {};  ///< for weights in fewer bits
   RestingPlace resting = {};    ///< for weights that rest in a tier
+  /// Of a rank on a device: copies from the host to the device.
+  std::shared_ptr<Uploads> uploads = nullptr;
 };
 
 /// The sizes from which a strategy computes its memory, without a world.

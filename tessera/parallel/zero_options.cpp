@@ -48,19 +48,20 @@ void RecomputeOptions::describe(config::Fields& f) {
   f.field("cpu_checkpointing",
           cpu_checkpointing,
           {.text = "Keep the inputs of recomputed blocks in the memory of the host, where they are "
-                   "if ranks compute on the CPU."});
-  f.section("offload",
-            offload,
-            "With full: lets the inputs of recomputed blocks rest on a disk until the backward "
-            "pass. No bit of a training changes. See docs/offload.md.");
+                   "if ranks compute on the CPU; the same as offload.device cpu."});
+  f.section(
+      "offload",
+      offload,
+      "With full: lets the inputs of recomputed blocks rest on a disk, or in the memory of a "
+      "GPU's host, until the backward pass. No bit of a training changes. See docs/offload.md.");
 }
 
 void ActivationOffloadKeys::describe(config::Fields& f) {
   describe_disk(f, device, nvme_path, "Where the inputs of recomputed blocks rest");
   f.field("buffer_count",
           buffer_count,
-          {.text = "With nvme: maximum number of tensors in memory at a time, to be read or "
-                   "written; more than 2 are written further behind.",
+          {.text = "With nvme, and with cpu on a GPU: maximum number of tensors in memory at a "
+                   "time, to be read or written; more than 2 are written further behind.",
            .min = 1,
            .max = 1e6,
            .default_text = "2"});

@@ -35,6 +35,12 @@ struct RecomputeOptions {
     return granularity.value_or(enabled.value_or(false) ? RecomputeKind::Full
                                                         : RecomputeKind::None);
   }
+  /// True if all blocks are recomputed, so that their inputs can rest elsewhere.
+  [[nodiscard]] bool whole() const { return kind() == RecomputeKind::Full && every_n == 1; }
+  /// True if the inputs of recomputed blocks are asked to be in the memory of the host.
+  [[nodiscard]] bool to_host() const {
+    return !offload.to_disk() && (cpu_checkpointing || offload.device == OffloadDevice::Cpu);
+  }
   void describe(config::Fields& fields);
 };
 /// Error feedback of gradients in 8 bits, in DeepSpeed's notation of LoCo.

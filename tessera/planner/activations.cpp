@@ -8,12 +8,14 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/memory/device.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/probe_cache.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
+#include "tessera/tensor/upload.h"
 
 namespace tessera::planner {
 namespace {
@@ -33,16 +35,31 @@ parallel::Probing probing_of(const Plan& plan) {
           .sample = plan.data().sample};
 }
 
-/// Adds what rests on a disk.
+/// Adds what rests on a disk, or in the memory of a device's host.
 void add_stored(const Plan& plan, int stage, Activations& out) {
   const parallel::StoredActivations stored =
       parallel::stored_activations(probing_of(plan), stage, plan.model().probes.cache());
+  const auto on_the_way = [&](int buffers) {
+    return std::min<std::int64_t>(buffers, stored.tensors);
+  };
+  if (const auto buffers = plan.layout().host_activations) {
+    out.training += stored.largest * on_the_way(*buffers);
+    out.on_host = stored.most * pinned_bytes(stored.largest);
+    return;
+  }
   const std::int64_t slot = plan.layout().disk.in_blocks(stored.largest);
   constexpr std::int64_t kSlots = parallel::kActivationSlots;
   out.disk = (stored.most + kSlots - 1) / kSlots * kSlots * slot;
   out.moved = stored.tensors * slot;
-  out.training +=
-      slot * std::min<std::int64_t>(plan.layout().activation_offload->buffers, stored.tensors);
+  const std::int64_t buffers = on_the_way(plan.layout().activation_offload->buffers);
+  if (memory::device_kind(plan.run().options.device) == DeviceKind::Cpu) {
+    out.training += slot * buffers;
+    return;
+  }
+  // On a device they are on their way to and from the host, which has rooms for these, and the
+  // buffers of the disk.
+  out.training += stored.largest * buffers;
+  out.on_host = (slot + pinned_bytes(stored.largest)) * buffers + pinned_bytes(stored.largest);
 }
 
 }  // namespace
@@ -64,7 +81,7 @@ Activations predict_activations(const Plan& plan, int stage) {
   parallel::ProbeCache& cache = plan.model().probes.cache();
   try {
     out.training = with_margin(parallel::most_activations(probing, stage, cache));
-    if (plan.layout().activation_offload) add_stored(plan, stage, out);
+    if (plan.layout().moves_activations()) add_stored(plan, stage, out);
     if (plan.run().eval.when().any() || !plan.data().options.test.empty())
       out.evaluation = with_margin(cache.evaluation(probing, plan.run().eval.micro_batch));
   } catch (const Error& error) {

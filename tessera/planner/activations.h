@@ -21,6 +21,8 @@ struct Activations {
   std::int64_t evaluation = 0;  ///< the peak of an evaluation; 0 if there is none
   std::int64_t disk = 0;        ///< of the inputs of blocks that rest on a disk
   std::int64_t moved = 0;       ///< bytes of them in a step, each written and read once
+  /// Bytes in the memory of the host for those of ranks on a device.
+  std::int64_t on_host = 0;
   /// The reason why there is no prediction, as a sentence; empty: there is one.
   std::string unknown;
   /// The error with which a block refuses the batches of the plan, as it would in the first step or

@@ -10,9 +10,15 @@
 #include "tessera/base/text.h"
 #include "tessera/config/document.h"
 #include "tessera/memory/device.h"
+#include "tessera/parallel/offload_rules.h"
+#include "tessera/planner/validate.h"
 
 namespace tessera::planner {
 namespace {
+
+bool on_device(const TrainConfig& config) {
+  return offload_choice(config).on_device();
+}
 
 /// True if a model beside the policy rests on a disk (rl.models), which `aio` describes too.
 bool models_rest(const TrainConfig& config) {
@@ -39,11 +45,15 @@ void drop_unused_sections(const TrainConfig& config, json::Value& resolved) {
   const parallel::ZeroOptions& zero = config.zero_optimization;
   json::Value& block = resolved["zero_optimization"];
   if (!zero.zeropp_loco_param.on()) drop(block, "zeropp_loco_param");
-  const bool on_host = zero.offload_optimizer.device == parallel::OffloadDevice::Cpu &&
-                       memory::device_kind(config.run.device) != DeviceKind::Cpu;
-  if (!zero.offload_optimizer.to_disk() && !on_host) drop(block, "offload_optimizer");
-  if (!zero.offload_param.to_disk()) drop(block, "offload_param");
-  if (!config.activation_checkpointing.offload.to_disk())
+  const auto on_host = [&](const std::optional<parallel::OffloadDevice>& device) {
+    return device == parallel::OffloadDevice::Cpu && on_device(config);
+  };
+  if (!zero.offload_optimizer.to_disk() && !on_host(zero.offload_optimizer.device))
+    drop(block, "offload_optimizer");
+  if (!zero.offload_param.to_disk() && !on_host(zero.offload_param.device))
+    drop(block, "offload_param");
+  const parallel::ActivationOffloadKeys& activations = config.activation_checkpointing.offload;
+  if (!activations.to_disk() && !on_host(activations.device))
     drop(resolved["activation_checkpointing"], "offload");
   const bool disk = zero.offload_optimizer.to_disk() || zero.offload_param.to_disk() ||
                     config.activation_checkpointing.offload.to_disk() || models_rest(config);
@@ -79,6 +89,10 @@ bool keeps_weights_in_memory(const TrainConfig& config) {
 bool keeps_activations_in_memory(const TrainConfig& config) {
   return !config.activation_checkpointing.offload.to_disk();
 }
+bool moves_no_activations(const TrainConfig& config) {
+  return keeps_activations_in_memory(config) &&
+         !(config.activation_checkpointing.to_host() && on_device(config));
+}
 bool uses_no_disk(const TrainConfig& config) {
   return keeps_states_in_memory(config) && keeps_weights_in_memory(config) &&
          keeps_activations_in_memory(config) && !models_rest(config);
@@ -112,8 +126,8 @@ constexpr auto kNeeds = std::to_array<Need>({
      keeps_activations_in_memory,
      kNoActivationsOnDisk},
     {"activation_checkpointing.offload.buffer_count",
-     keeps_activations_in_memory,
-     kNoActivationsOnDisk},
+     moves_no_activations,
+     "activation_checkpointing.offload.device is not nvme, nor cpu on a GPU"},
     {"aio.block_size", uses_no_disk, kNeitherOnDisk},
     {"aio.queue_depth", uses_no_disk, kNeitherOnDisk},
     {"aio.intra_op_parallelism", uses_no_disk, kNeitherOnDisk},

@@ -176,6 +176,13 @@ class Planner {
       const bool gathers = layout_.zero_stage == 3 && layout_.data_ranks > 1;
       model_.rules.tiles = divide_weights(
           config_, model_.resolved, model_.rules, gathers, notes_, problems_, origins_);
+      if (layout_.weights_on_host && model_.rules.tiles) {
+        problems_.add(origins_.place("tiling"),
+                      "tiling",
+                      "not built yet with weights in the memory of a GPU's host (offload_param): "
+                      "layers fetch tiles, and whole blocks travel there",
+                      "remove one of them");
+      }
     });
     const CheckedModel checked = {.model = model_.resolved,
                                   .own = own_ != nullptr,
@@ -347,8 +354,10 @@ class Planner {
     layout_.sparse_rows = config.sparse_gradients;
     std::tie(layout_.offload, layout_.weight_offload, layout_.activation_offload) =
         parallel::complete_offload(config_.zero_optimization, config_.activation_checkpointing);
-    layout_.states_on_host =
-        config_.zero_optimization.offload_optimizer.device == parallel::OffloadDevice::Cpu;
+    const parallel::HostPlaces host = parallel::host_places(offload_choice(config_));
+    layout_.states_on_host = host.states;
+    layout_.weights_on_host = host.weights;
+    layout_.host_activations = host.activations;
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;

@@ -2,6 +2,7 @@
 #include "tessera/planner/memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -42,27 +43,62 @@ parallel::WeightBytes weight_bytes_of(const Plan& plan, const parallel::PlannedS
       stage, plan.layout().gather, plan.layout().accumulation, plan.model().rules.packing);
 }
 
-parallel::StateBytes states_of(const Plan& plan, const parallel::PlannedStage& stage) {
-  return parallel::state_bytes(stage, plan.layout(), *make_rule(plan.recipe()), saves_frozen(plan));
+bool on_device(const Plan& plan) {
+  return memory::device_kind(plan.run().options.device) != DeviceKind::Cpu;
 }
-
 // True if ranks are on a device, and masters and states in the host's memory.
 bool updates_on_host(const Plan& plan) {
-  if (memory::device_kind(plan.run().options.device) == DeviceKind::Cpu) return false;
-  return plan.layout().states_on_host || make_rule(plan.recipe())->host_only();
+  if (!on_device(plan)) return false;
+  return plan.layout().states_on_host || plan.layout().offload ||
+         make_rule(plan.recipe())->host_only();
 }
 
-// The masters of fp32 weights, which are on the device, and the pinned memory through which the
-// gradient and the weights of a buffer travel.
-std::int64_t beside_states_on_host(const Plan& plan, const parallel::PlannedStage& stage) {
+// True if the working weights of a buffer are on the host of a device.
+bool is_on_host(const parallel::PlannedBuffer& buffer) {
+  return buffer.group.residency == parallel::Residency::OnHost ||
+         buffer.group.residency == parallel::Residency::Resting;
+}
+
+parallel::StateBytes states_of(const Plan& plan, const parallel::PlannedStage& stage) {
+  std::function<bool(const parallel::PlannedBuffer&)> apart;
+  if (on_device(plan)) {
+    apart = [on_host = updates_on_host(plan)](const parallel::PlannedBuffer& buffer) {
+      return is_on_host(buffer) != on_host;
+    };
+  }
+  return parallel::state_bytes(
+      stage, plan.layout(), *make_rule(plan.recipe()), saves_frozen(plan), apart);
+}
+
+// The memory through which the gradient and the weights of a buffer travel if the states are in
+// other memory than the gradient or the weights.
+std::int64_t travelling(const Plan& plan,
+                        const parallel::PlannedStage& stage,
+                        bool update_on_host) {
   const auto value = static_cast<std::int64_t>(size_of(plan.layout().working));
-  std::int64_t masters = 0, largest = 0;
+  std::int64_t largest = 0, largest_apart = 0;
   for (const parallel::PlannedBuffer& buffer : stage.buffers) {
     if (!buffer.group.trainable) continue;
-    if (plan.layout().working == DType::F32) masters += 4 * buffer.owned.numel;
     largest = std::max(largest, buffer.owned.numel);
+    if (is_on_host(buffer) != update_on_host)
+      largest_apart = std::max(largest_apart, buffer.owned.numel);
   }
-  return masters + (4 + value) * largest;
+  // An update of the device sends fp32 weights from their masters.
+  const bool staged = update_on_host || plan.layout().working != DType::F32;
+  return (update_on_host ? 4 * largest : 0) + (staged ? value * largest_apart : 0);
+}
+
+// What is in the memory of the host of ranks on a device, besides activations.
+HostBytes host_bytes_of(const Plan& plan,
+                        const parallel::PlannedStage& stage,
+                        const parallel::WeightBytes& weights,
+                        const parallel::StateBytes& states) {
+  HostBytes out;
+  if (!on_device(plan)) return out;
+  if (updates_on_host(plan)) out.states = states.memory + travelling(plan, stage, true);
+  out.weights = weights.on_host;
+  if (plan.layout().weight_offload) out.weights += weights.buffers + weights.staged;
+  return out;
 }
 
 // The states of every stage.
@@ -86,17 +122,20 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
                      resting = std::max(activations.evaluation, saved);
   MemoryEstimate out;
   out.parameters = weights.resting + weights.gathered;
-  if (updates_on_host(plan)) {
-    out.on_host = states.memory + beside_states_on_host(plan, planned);
+  const HostBytes host = host_bytes_of(plan, planned, weights, states);
+  if (host.states > 0) {
+    out.on_host = host.states;
   } else {
-    out.optimizer = states.memory;
+    out.optimizer = states.memory + (on_device(plan) ? travelling(plan, planned, false) : 0);
   }
+  if (on_device(plan) && plan.layout().weight_offload) out.parameters -= weights.buffers;
+  out.on_host += host.weights + activations.on_host;
   out.disk = states.disk + weights.disk + activations.disk;
   out.gradients = gradients.total();
   out.activations = std::max(activations.training, resting);
   out.unknown = std::move(activations.unknown);
   // Activations on a disk leave no memory that gradients could reuse.
-  const bool reuse = gradients.reuse_activations && !plan.layout().activation_offload;
+  const bool reuse = gradients.reuse_activations && !plan.layout().moves_activations();
   if (reuse && out.unknown.empty()) {
     // The backward pass begins with all activations and the head's gradient, and ends with all
     // gradients and one block's activations.
@@ -140,6 +179,21 @@ MemoryEstimate estimate_memory(const Plan& plan) {
     if (stage == 0 || need.total() > most.total()) most = std::move(need);
   }
   most.on_host = on_host;
+  return most;
+}
+
+HostBytes host_bytes(const Plan& plan) {
+  HostBytes most;
+  if (!on_device(plan)) return most;
+  for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
+    const parallel::PlannedStage planned = stage_of(plan, stage);
+    const HostBytes one =
+        host_bytes_of(plan, planned, weight_bytes_of(plan, planned), states_of(plan, planned));
+    most.states = std::max(most.states, one.states);
+    most.weights = std::max(most.weights, one.weights);
+    if (plan.layout().moves_activations())
+      most.activations = std::max(most.activations, predict_activations(plan, stage).on_host);
+  }
   return most;
 }
 

@@ -29,10 +29,9 @@ inline constexpr std::int64_t kProcessBytes = std::int64_t{48} << 20;
 /// of their own on the host of the rank.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
-  std::int64_t copies = 0;  ///< copy_bytes()
-  std::int64_t disk = 0;    ///< offload_bytes() of the stage, which take no memory
-  /// Masters and states in the host's memory while the rest is on a device.
-  std::int64_t on_host = 0;
+  std::int64_t copies = 0;   ///< copy_bytes()
+  std::int64_t disk = 0;     ///< offload_bytes() of the stage, which take no memory
+  std::int64_t on_host = 0;  ///< host_bytes() of the stage, in the host's memory
   /// Bytes shared by gradients and activations: with one micro-batch per step, gradient sums reuse
   /// the memory of activations that the backward pass has freed.
   std::int64_t shared = 0;
@@ -60,6 +59,13 @@ struct OffloadBytes {
   [[nodiscard]] std::int64_t total() const { return states + weights + activations; }
 };
 OffloadBytes offload_bytes(const Plan& plan);
+/// Bytes of a rank on a device in the memory of its host, on the stage that needs most: masters and
+/// states, which the host updates; working weights; inputs of recomputed blocks. With the pinned
+/// memory, and the buffers of a disk, through which they travel. 0 on the CPU.
+struct HostBytes {
+  std::int64_t states = 0, weights = 0, activations = 0;
+};
+HostBytes host_bytes(const Plan& plan);
 /// Notes what stays in memory although its kind rests on a disk.
 void note_what_stays(const Plan& plan, std::vector<std::string>& notes);
 

@@ -40,8 +40,14 @@ class Ladder {
   std::vector<OffloadRung> climb() {
     const int most = highest_stage(plan_);
     // Rules that compress what ranks exchange keep their states in memory.
-    const bool on_host = memory::device_kind(plan_.run().options.device) == DeviceKind::Cpu;
-    if (!recompute() && !shards(most) && most == 3 && on_host) rests();
+    const bool on_cpu = memory::device_kind(plan_.run().options.device) == DeviceKind::Cpu;
+    if (!recompute() && !shards(most) && most == 3) {
+      if (on_cpu) {
+        rests();
+      } else {
+        moves_to_host();
+      }
+    }
     return std::move(rungs_);
   }
 
@@ -93,13 +99,43 @@ class Ladder {
       layout_.offload = parallel::StateOffload{.folder = folder_};
       if (add(stage + place("offload_optimizer"), "")) return;
     }
-    const bool excluded = layout_.shard_ranks < layout_.data_ranks ||
-                          layout_.trained_gather != parallel::GatherForm::Values ||
-                          layout_.frozen_gather != parallel::GatherForm::Values;
-    if (layout_.weight_offload || excluded) return;
+    if (layout_.weight_offload || excludes_parts()) return;
     const std::string stage = raised_to(3);
     layout_.weight_offload = parallel::WeightOffload{.folder = folder_};
     add(stage + place("offload_param"), "");
+  }
+
+  /// The memory of the host of a device; whether that suffices is checked by itself.
+  void moves_to_host() {
+    const auto place_on_host = [](const char* section) {
+      return fmt::format(R"({} {{"device": "cpu"}})", section);
+    };
+    if (!layout_.moves_activations()) {
+      layout_.host_activations = parallel::ActivationOffload().buffers;
+      if (add(place_on_host("activation_checkpointing.offload"),
+              "the inputs of blocks travel to the host and back"))
+        return;
+    }
+    if (layout_.kept.masters != DType::F32) return;
+    if (!layout_.offload && !layout_.states_on_host) {
+      const std::string stage = raised_to(1);
+      layout_.states_on_host = true;
+      if (add(stage + place_on_host("zero_optimization.offload_optimizer"),
+              "the host updates: gradients travel down and weights up"))
+        return;
+    }
+    if (layout_.weights_on_host || excludes_parts()) return;
+    const std::string stage = raised_to(3);
+    layout_.weights_on_host = true;
+    add(stage + place_on_host("zero_optimization.offload_param"),
+        "each micro-batch copies the weights up twice");
+  }
+
+  /// True if ranks keep or send their parts of the weights in a way that these cannot rest.
+  [[nodiscard]] bool excludes_parts() const {
+    return layout_.shard_ranks < layout_.data_ranks ||
+           layout_.trained_gather != parallel::GatherForm::Values ||
+           layout_.frozen_gather != parallel::GatherForm::Values;
   }
 
   [[nodiscard]] std::string place(const char* section) const {
@@ -118,9 +154,10 @@ class Ladder {
 
 std::string OffloadRung::text() const {
   return fmt::format(
-      "{}: {} a rank{}; {}",
+      "{}: {} a rank{}{}; {}",
       keys,
       need.unknown.empty() ? in_bytes(need.total()) : "at least " + in_bytes(need.total()),
+      need.on_host > 0 ? fmt::format(", {} in the host's memory", in_bytes(need.on_host)) : "",
       disk.total() > 0 ? fmt::format(", {} on the disk", in_bytes(disk.total())) : "",
       cost);
 }

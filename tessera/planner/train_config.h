@@ -73,7 +73,7 @@ struct TrainConfig {
                                                                       : communication_data_type;
   }
   bool sparse_gradients = false;
-  json::Value tiling;  ///< see tiling.h; null: no weight is divided
+  json::Value tiling;  ///< see parallel/tile_rules.h; null: no weight is divided
   optim::TrainerOptions trainer;
   tasks::EvalOptions eval;
   checkpoint::Options checkpoint;

@@ -27,13 +27,8 @@
 #include "tessera/planner/idle_keys.h"
 
 namespace tessera::planner {
-namespace {
 
-constexpr const char* kTrain = "train_batch_size";
-constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
-constexpr const char* kAccumulation = "gradient_accumulation_steps";
-
-parallel::OffloadChoice offload_of(const TrainConfig& config) {
+parallel::OffloadChoice offload_choice(const TrainConfig& config) {
   return {.zero = config.zero_optimization,
           .recompute = config.activation_checkpointing,
           .parallel = config.parallel,
@@ -41,6 +36,12 @@ parallel::OffloadChoice offload_of(const TrainConfig& config) {
           .bf16_masters = config.bf16.bf16_master_weights_and_grads,
           .device = config.run.device};
 }
+
+namespace {
+
+constexpr const char* kTrain = "train_batch_size";
+constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
+constexpr const char* kAccumulation = "gradient_accumulation_steps";
 
 BatchSizes complete(const TrainConfig& config, std::int64_t ranks) {
   const auto &train = config.train_batch_size, &micro = config.train_micro_batch_size_per_gpu,
@@ -105,7 +106,7 @@ void check_device(const TrainConfig& config,
     add("communication_data_type",
         on + ": gradients that travel in eight bits",
         "set it to \"bf16\"");
-  parallel::check_offload_on_device(offload_of(config), on, problems, origins);
+  parallel::check_offload_on_device(offload_choice(config), problems, origins);
 }
 
 void check_exchange(const TrainConfig& config,
@@ -351,7 +352,7 @@ void check_config(const TrainConfig& config,
                              problems,
                              origins);
   }
-  parallel::check_offload(offload_of(config), problems, origins);
+  parallel::check_offload(offload_choice(config), problems, origins);
   check_device(config, problems, origins);
 }
 
@@ -392,7 +393,7 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
                     "between exchanges, so that there is nothing to shard",
                     config.optimizer.type));
   }
-  for (std::string& note : parallel::offload_notes(offload_of(config)))
+  for (std::string& note : parallel::offload_notes(offload_choice(config)))
     out.push_back(std::move(note));
   for (std::string& note : optim::optimizer_notes(config.optimizer))
     out.push_back(std::move(note));

@@ -16,7 +16,8 @@
 
 namespace tessera::parallel {
 struct Layout;
-}
+struct OffloadChoice;
+}  // namespace tessera::parallel
 
 namespace tessera::planner {
 
@@ -53,6 +54,8 @@ void check_hybrid_engine(const json::Value& source,
                          const DataPlan& data,
                          config::Problems& problems);
 
+/// The keys on which offload depends, which refer to `config`.
+parallel::OffloadChoice offload_choice(const TrainConfig& config);
 /// Rules that depend only on the configuration.
 void check_config(const TrainConfig& config,
                   int ranks,

@@ -384,6 +384,17 @@ std::vector<std::string> offload_lines(const planner::Plan& plan) {
     out.push_back(offload_line(
         plan, "activations", offload.folder, disk.activations, offload.buffers, "tensor"));
   }
+  const planner::HostBytes host = planner::host_bytes(plan);
+  for (const auto& [what, of_rank] : {std::pair("masters and states", host.states),
+                                      std::pair("weights", host.weights),
+                                      std::pair("activations", host.activations)}) {
+    if (of_rank == 0) continue;
+    out.push_back(fmt::format("{} in the host's memory: {} a rank x {} = {}",
+                              what,
+                              bytes(of_rank),
+                              plan.ranks(),
+                              bytes(of_rank * plan.ranks())));
+  }
   if (disk.total() > 0) {
     out.push_back(fmt::format("a step reads {} and writes {} on each rank; {}",
                               bytes(disk.read),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tensor/upload.h"
 
+#include <bit>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -80,6 +81,10 @@ at::Tensor host_values(const at::Tensor& x) {
 
 at::Tensor landing_room(std::int64_t numel, at::ScalarType dtype, c10::Device device) {
   return at::empty({numel}, at::dtype(dtype).pinned_memory(!device.is_cpu()));
+}
+
+std::int64_t pinned_bytes(std::int64_t bytes) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(bytes)));
 }
 
 void wait_for_device(c10::Device device) {

@@ -27,6 +27,9 @@ at::Tensor host_values(const at::Tensor& x);
 /// memory, or plain memory for the CPU. One dim of `numel` elements.
 at::Tensor landing_room(std::int64_t numel, at::ScalarType dtype, c10::Device device);
 
+/// The bytes that pinned memory of `bytes` takes: libtorch rounds them up to a power of two.
+std::int64_t pinned_bytes(std::int64_t bytes);
+
 /// Waits until the work of the caller's current stream of `device` is complete; nothing on the CPU.
 void wait_for_device(c10::Device device);
 

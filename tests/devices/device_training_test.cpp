@@ -96,6 +96,25 @@ INSTANTIATE_TEST_SUITE_P(GpuTraining,
 
 // ---- layouts and features
 
+/// The plan is for a device, and the CPU that runs it too keeps everything where it computes.
+const std::pair<const char*, const char*> kOnDevice = {"run.device", "\"simulated\""};
+const std::pair<const char*, const char*> kStatesOnHost = {
+    "zero_optimization.offload_optimizer.device", "\"cpu\""};
+const std::pair<const char*, const char*> kWeightsOnHost = {
+    "zero_optimization.offload_param.device", "\"cpu\""};
+const std::pair<const char*, const char*> kGatherAll = {
+    "zero_optimization.stage3_param_persistence_threshold", "0"};
+const std::pair<const char*, const char*> kRecomputed = {
+    "activation_checkpointing", R"({"granularity": "full", "offload": {"device": "cpu"}})"};
+const std::pair<const char*, const char*> kStatesOnDisk = {
+    "zero_optimization.offload_optimizer", R"({"device": "nvme", "nvme_path": "/tmp"})"};
+const std::pair<const char*, const char*> kWeightsOnDisk = {
+    "zero_optimization.offload_param", R"({"device": "nvme", "nvme_path": "/tmp"})"};
+const std::pair<const char*, const char*> kInputsOnDisk = {
+    "activation_checkpointing",
+    R"({"granularity": "full", "offload": {"device": "nvme", "nvme_path": "/tmp"}})"};
+const std::pair<const char*, const char*> kMoreLayers = {"model.num_layers", "4"};
+
 struct Case {
   const char* name;
   Layout layout;
@@ -217,6 +236,114 @@ const std::vector<Case>& cases() {
        {.ranks = 2, .stage = 1},
        {kOnHost[0],
         {"adapter", R"({"type": "lora", "r": 2, "alpha": 8, "quantize_base": "nf4"})"}}},
+      // Inputs of recomputed blocks in pinned memory of the host.
+      {"HostActivations", {.accumulation = 2}, {kOnDevice, kMoreLayers, kRecomputed}},
+      {"HostActivationsOneBuffer",
+       {.ranks = 2, .stage = 2},
+       {kOnDevice,
+        kMoreLayers,
+        {"bf16", kBf16},
+        {"activation_checkpointing",
+         R"({"granularity": "full", "offload": {"device": "cpu", "buffer_count": 1}})"}}},
+      {"HostActivationsOfDeepSpeed",
+       {.ranks = 2, .stage = 3},
+       {kOnDevice,
+        kMoreLayers,
+        {"fp16", R"({"enabled": true, "initial_scale_power": 4})"},
+        {"activation_checkpointing", R"({"granularity": "full", "cpu_checkpointing": true})"}}},
+      {"HostActivationsPipeline",
+       {.ranks = 2, .accumulation = 4, .pipeline = R"({"size": 2})"},
+       {kOnDevice, kMoreLayers, kRecomputed}},
+      {"HostActivationsParts",
+       {.ranks = 2, .accumulation = 2, .tensor = 2},
+       {kOnDevice,
+        kMoreLayers,
+        {"activation_checkpointing",
+         R"({"granularity": "full", "partition_activations": true, "cpu_checkpointing": true})"}}},
+      {"HostActivationsPadded", {.accumulation = 2}, {kOnDevice, kRecomputed}, "padded"},
+      // Weights in pinned memory of the host, of which a block is on the device at a time.
+      {"HostWeights",
+       {.accumulation = 2, .stage = 3},
+       {kOnDevice, kMoreLayers, kGatherAll, kWeightsOnHost}},
+      {"HostWeightsBf16",
+       {.ranks = 2, .accumulation = 2, .stage = 3},
+       {kOnDevice, kGatherAll, kWeightsOnHost, {"bf16", kBf16}}},
+      {"HostWeightsFp16",
+       {.ranks = 2, .stage = 3},
+       {kOnDevice,
+        kGatherAll,
+        kWeightsOnHost,
+        {"fp16", R"({"enabled": true, "initial_scale_power": 4})"}}},
+      {"HostWeightsSomePersistent",
+       {.ranks = 2, .stage = 3},
+       {kOnDevice,
+        kWeightsOnHost,
+        {"zero_optimization.stage3_param_persistence_threshold", "500"}}},
+      {"HostWeightsLora",
+       {.stage = 3},
+       {kOnDevice,
+        kGatherAll,
+        kWeightsOnHost,
+        {"adapter", R"({"type": "lora", "r": 2, "alpha": 8, "targets": "all-linear"})"}}},
+      {"HostWeightsAverage",
+       {.ranks = 2, .stage = 3},
+       {kOnDevice,
+        kGatherAll,
+        kWeightsOnHost,
+        {"trainer.ema.decay", "0.9"},
+        {"eval.weights", "\"ema\""}}},
+      {"HostWeightsMuon",
+       {.ranks = 2, .stage = 3},
+       {kOnDevice, kGatherAll, kWeightsOnHost, {"optimizer", R"({"type": "Muon"})"}}},
+      // DeepSpeed's usual pair, and all three.
+      {"HostBoth",
+       {.accumulation = 2, .stage = 3},
+       {kOnDevice, kMoreLayers, kGatherAll, kWeightsOnHost, kStatesOnHost}},
+      {"HostBothBf16",
+       {.ranks = 2, .accumulation = 2, .stage = 3},
+       {kOnDevice, kGatherAll, kWeightsOnHost, kStatesOnHost, {"bf16", kBf16}}},
+      {"HostBothFp16",
+       {.ranks = 2, .stage = 3},
+       {kOnDevice,
+        kGatherAll,
+        kWeightsOnHost,
+        kStatesOnHost,
+        {"fp16", R"({"enabled": true, "initial_scale_power": 4})"}}},
+      {"HostAllThree",
+       {.ranks = 2, .accumulation = 2, .stage = 3},
+       {kOnDevice,
+        kMoreLayers,
+        kGatherAll,
+        kWeightsOnHost,
+        kStatesOnHost,
+        kRecomputed,
+        {"bf16", kBf16}}},
+      // On a disk, through the memory of the host.
+      {"DiskStates", {.accumulation = 2, .stage = 1}, {kOnDevice, kStatesOnDisk}},
+      {"DiskStatesBf16",
+       {.ranks = 2, .stage = 2},
+       {kOnDevice, kStatesOnDisk, {"zero_optimization.sub_group_size", "1024"}, {"bf16", kBf16}}},
+      {"DiskWeights", {.accumulation = 2, .stage = 3}, {kOnDevice, kGatherAll, kWeightsOnDisk}},
+      {"DiskWeightsBf16",
+       {.ranks = 2, .accumulation = 2, .stage = 3},
+       {kOnDevice, kMoreLayers, kGatherAll, kWeightsOnDisk, {"bf16", kBf16}}},
+      {"DiskActivations", {.accumulation = 2}, {kOnDevice, kMoreLayers, kInputsOnDisk}},
+      {"DiskAllThree",
+       {.ranks = 2, .accumulation = 2, .stage = 3},
+       {kOnDevice,
+        kMoreLayers,
+        kGatherAll,
+        kStatesOnDisk,
+        kWeightsOnDisk,
+        kInputsOnDisk,
+        {"fp16", R"({"enabled": true, "initial_scale_power": 4})"}}},
+      {"DiskWeightsSomeInMemory",
+       {.ranks = 2, .stage = 3},
+       {kOnDevice,
+        kGatherAll,
+        kStatesOnHost,
+        {"zero_optimization.offload_param",
+         R"({"device": "nvme", "nvme_path": "/tmp", "max_in_cpu": 20000})"}}},
       // Rules that the host computes.
       {"Adafactor", {.accumulation = 2}, {{"optimizer", R"({"type": "Adafactor"})"}}},
       {"AdafactorStage3",
@@ -279,6 +406,31 @@ TEST(GpuTraining, ContinuesOnTheHostOfADeviceAndBack) {
   const Trace rest = gpu.train(layout, 3, {}, *checkpoint::newest(second.path()));
 
   EXPECT_EQ(rest.digest, whole.digest);
+}
+
+/// Checkpoints do not depend on where weights, masters and states are.
+TEST(GpuTraining, ContinuesFromEachPlaceInEachOther) {
+  const Layout layout = {.ranks = 2, .accumulation = 2, .stage = 3};
+  for (const char* const type : {"fp32", "bf16"}) {
+    TinyRun gpu = with(TinyRun(), {kOnDevice, kGatherAll});
+    if (std::string(type) == "bf16") gpu.set("bf16", kBf16);
+    TinyRun cpu = gpu;
+    gpu.use_world(world_on_gpu);
+    const TinyRun weights = with(gpu, {kWeightsOnHost}),
+                  both = with(gpu, {kWeightsOnHost, kStatesOnHost}),
+                  disk = with(gpu, {kWeightsOnDisk, kStatesOnDisk});
+    const Trace whole = cpu.train(layout, 5);
+    const files::TempDir saved;
+    const auto folder = [&](std::int64_t step) { return saved.path() / std::to_string(step); };
+    (void)cpu.train(layout, 1, folder(1));
+    std::int64_t step = 1;
+    for (const TinyRun& run : {weights, both, disk}) {
+      const auto from = *checkpoint::newest(folder(step++));
+      (void)run.train(layout, step, folder(step), from);
+    }
+    const Trace rest = gpu.train(layout, 5, {}, *checkpoint::newest(folder(step)));
+    EXPECT_EQ(rest.digest, whole.digest) << type;
+  }
 }
 
 TEST(GpuTraining, RefusesStatesOnTheHostWithout32BitMasters) {

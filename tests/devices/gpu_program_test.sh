@@ -58,9 +58,18 @@ fits() {  # a plan that is larger than the GPU has exit code 5
   expect "exit code 5" test $? = 5
 }
 
+fits_on_host() {  # what the host keeps is compared with its own memory
+  write_config
+  SIMULATED_NVML="gib=8000" "$program" train "$box/run.json" --device cuda --dry-run --bf16 --set model.hidden_size=16384 \
+    --set model.num_layers=64 --set 'zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}}' >"$box/out" 2>&1
+  expect "exit code 5" test $? = 5
+  expect "the host's memory" says "in the host's memory, " "$box/out"
+  expect "what is there" says "(masters and states " "$box/out"
+}
 claim "generation and evaluation do" generates_there
 claim "a report names GPUs and libraries" reports
 claim "a plan that does not fit on the GPU is refused" fits
+claim "a plan that does not fit into the host's memory is refused" fits_on_host
 claim "a missing driver has its sentence" refused "no driver of NVIDIA is installed" "--device" \
   TESSERA_NVML=/nowhere/libnvidia-ml.so -- --device cuda
 claim "a driver that does not answer" refused "does not answer: Driver Not Loaded" "--device" SIMULATED_NVML="init=9" -- --device cuda

@@ -42,6 +42,22 @@ trains_in_bf16() {
   train fast --device cuda --bf16 --set run.attention_kernel=fastest || { cat "$box/fast.out"; exit 1; }
   expect "the fastest attention is near" close_to fast b1
 }
+keeps_what_rests_on_the_host() {
+  write_config
+  local zero='zero_optimization={"stage": 3, "stage3_param_persistence_threshold": 0' again='activation_checkpointing={"granularity": "full"'
+  train plain --device cuda --set "$zero}" --set "$again}" || { cat "$box/plain.out"; exit 1; }
+  train host --device cuda -n 2 --set "$zero, \"offload_param\": {\"device\": \"cpu\"}, \"offload_optimizer\": {\"device\": \"cpu\"}}" \
+    --set "$again, \"cpu_checkpointing\": true}" || { cat "$box/host.out"; exit 1; }
+  expect "the host's memory changes no bit" diff <(losses plain) <(losses host)
+  for what in "masters and states" weights activations; do
+    expect "a line for $what" says "$what in the host's memory:" "$box/host.out"
+  done
+  local disk="\"device\": \"nvme\", \"nvme_path\": \"$box\""
+  train disk --device cuda --set "$zero, \"offload_param\": {$disk}, \"offload_optimizer\": {$disk}}" \
+    --set "$again, \"offload\": {$disk}}" || { cat "$box/disk.out"; exit 1; }
+  expect "a disk changes no bit" diff <(losses plain) <(losses disk)
+}
 claim "a training runs on simulated GPUs" trains_there
+claim "weights, masters and activations can be on the host" keeps_what_rests_on_the_host
 claim "a training in bf16 does, with the libraries' attention" trains_in_bf16
 claims_done

@@ -61,6 +61,8 @@ TEST_P(HostWaits, AreThoseOfTheNumbersThatTheHostNeeds) {
   EXPECT_EQ(more.pageable_copies, fewer.pageable_copies);
 }
 
+/// Flat buffers of the tiny model: its tied table, the embedding, two layers and the head.
+constexpr std::int64_t kBuffers = 5;
 const char* const kFp16 = R"({"enabled": true, "initial_scale_power": 4})";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -85,7 +87,29 @@ INSTANTIATE_TEST_SUITE_P(
         WaitCase{"Opt", {.accumulation = 2}, {{"model.family", "\"opt\""}}},
         // One more for the norms of parameters.
         WaitCase{"Lamb", {.ranks = 2, .stage = 1}, {{"optimizer", R"({"type": "Lamb"})"}}, 3},
-        WaitCase{"Muon", {}, {{"optimizer", R"({"type": "Muon"})"}}}),
+        WaitCase{"Muon", {}, {{"optimizer", R"({"type": "Muon"})"}}},
+        // Activations on the host travel without a wait.
+        WaitCase{"HostActivations",
+                 {.accumulation = 2},
+                 {{"run.device", "\"simulated\""},
+                  {"activation_checkpointing",
+                   R"({"granularity": "full", "offload": {"device": "cpu"}})"}}},
+        // One more for each buffer of weights: its last copy to the device has ended before the
+        // update writes it. The model has kBuffers.
+        WaitCase{"HostWeights",
+                 {.accumulation = 2, .stage = 3},
+                 {{"run.device", "\"simulated\""},
+                  {"zero_optimization.stage3_param_persistence_threshold", "0"},
+                  {"zero_optimization.offload_param.device", "\"cpu\""}},
+                 2 + kBuffers},
+        // And one for each buffer of gradients, which the host reads.
+        WaitCase{"HostBoth",
+                 {.ranks = 2, .stage = 3},
+                 {{"run.device", "\"simulated\""},
+                  {"zero_optimization.stage3_param_persistence_threshold", "0"},
+                  {"zero_optimization.offload_optimizer.device", "\"cpu\""},
+                  {"zero_optimization.offload_param.device", "\"cpu\""}},
+                 2 + 2 * kBuffers}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

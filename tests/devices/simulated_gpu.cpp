@@ -384,7 +384,8 @@ void move_values(const at::Tensor& from, const at::Tensor& to) {
 }
 
 /// The host waits for a copy, or the copy flies on if the host's memory is pinned.
-void end_copy(const at::Tensor& on_device, const at::Tensor& host, bool to_host, bool may_fly) {
+void end_copy(
+    const at::Tensor& on_device, const at::Tensor& host, bool to_host, bool may_fly, bool through) {
   Machine& all = machine();
   const int device = on_device.device().index();
   const std::lock_guard lock(all.mutex);
@@ -396,7 +397,7 @@ void end_copy(const at::Tensor& on_device, const at::Tensor& host, bool to_host,
         host_of(device), now, to_host ? "a copy to the host" : "a copy to the device");
   }
   auto* const at = static_cast<std::byte*>(host.data_ptr());
-  all.flights.push_back({host_of(device), now, at, {at, at + host.nbytes()}, to_host});
+  all.flights.push_back({host_of(device), now, at, {at, at + host.nbytes()}, to_host, through});
   if (to_host) std::memset(at, 0xff, host.nbytes());
 }
 
@@ -410,8 +411,12 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const int device = (up ? to : from).device().index();
   TORCH_CHECK(up || down || to.device() == from.device(), "simulated devices have no links");
   access(device, up ? "a copy to the device" : down ? "a copy to the host" : "copy_", {from}, {to});
+  const int stream = current_stream(device);
+  const bool through = up && machine().show_arrived(stream, range_of(from));
+  if (down) machine().write_over(stream, range_of(to));
   move_values(from, to);
-  if (up || down) end_copy(up ? to : from, up ? from : to, down, non_blocking);
+  if (through) machine().hide_arrived(stream, range_of(from));
+  if (up || down) end_copy(up ? to : from, up ? from : to, down, non_blocking, through);
   return to;
 }
 
@@ -507,19 +512,6 @@ const bool kRegistered = [] {
 }();
 
 }  // namespace
-
-std::vector<std::string> take_violations() {
-  const std::lock_guard lock(machine().mutex);
-  std::vector<std::string> out = machine().order.take_violations();
-  for (std::string& violation : std::exchange(machine().violations, {}))
-    out.push_back(std::move(violation));
-  return out;
-}
-
-SimulatedWork simulated_work() {
-  const std::lock_guard lock(machine().mutex);
-  return machine().work;
-}
 
 namespace {
 

@@ -26,6 +26,8 @@ struct Flight {
   std::byte* pinned = nullptr;
   std::vector<std::byte> bytes;
   bool to_host = false;
+  /// To the device, of values that the host does not have yet.
+  bool through = false;
 };
 
 /// The operations of a stream that wait for other ranks, in order.
@@ -65,6 +67,13 @@ struct Machine {
   [[nodiscard]] bool is_pinned(const void* data) const;
   /// Ends a copy.
   void land(const Flight& flight);
+  /// Lets pinned memory have the values of the copies to it that `stream` has waited for, as it
+  /// finds them there. Returns whether there are any; hide_arrived() then takes them back.
+  bool show_arrived(int stream, const OrderChecker::Range& pinned);
+  void hide_arrived(int stream, const OrderChecker::Range& pinned);
+  /// A copy on `stream` writes pinned memory: forgets the copies before, which it must have waited
+  /// for.
+  void write_over(int stream, const OrderChecker::Range& pinned);
   /// The host of a device waits for work, which is complete.
   void synchronize(int host, const StreamClock& until, const std::string& what);
 };

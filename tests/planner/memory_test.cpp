@@ -82,6 +82,50 @@ TEST(MemoryEstimates, OfUpdatesOnTheHostAreNotInTheMemoryOfTheGpu) {
   EXPECT_THAT(here.text(), HasSubstr("in the host's memory"));
 }
 
+TEST(MemoryEstimates, OfWeightsInTheHostsMemoryAreGatheredOnTheGpuOnly) {
+  const auto estimate = [](const std::string& more) {
+    return estimate_memory(plan_of("nano",
+                                   R"("train_batch_size": 4, "run": {"device": "cuda"},
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0)" +
+                                       more + "}"));
+  };
+  const MemoryEstimate there = estimate(""),
+                       weights = estimate(R"(, "offload_param": {"device": "cpu"})"),
+                       both = estimate(R"(, "offload_param": {"device": "cpu"},
+                           "offload_optimizer": {"device": "cpu"})");
+
+  // Pinned memory of each buffer is rounded up to a power of two.
+  EXPECT_GE(weights.on_host, 4 * kPadded);
+  EXPECT_LE(weights.on_host, 8 * kPadded);
+  // Masters of their own beside the states, from which an update sends the weights down.
+  EXPECT_EQ(weights.optimizer, 8 * kNano + 4 * kPadded);
+  EXPECT_LT(weights.parameters, there.parameters);
+  // The weights are the masters, and only gradients travel.
+  EXPECT_EQ(both.optimizer, 0);
+  EXPECT_EQ(both.on_host, weights.on_host + 8 * kNano + 4 * kLayer);
+  EXPECT_EQ(both.parameters, weights.parameters);
+}
+
+TEST(MemoryEstimates, OfActivationsInTheHostsMemoryAreOnTheirWayOnTheGpuOnly) {
+  const auto estimate = [](const std::string& more) {
+    return estimate_memory(plan_of("gpt2-small",
+                                   R"("train_batch_size": 4, "run": {"device": "cuda"},
+        "tokenizer": {"type": "gpt2"}, "activation_checkpointing": {"granularity": "full")" +
+                                       more + "}"));
+  };
+  const MemoryEstimate there = estimate(""),
+                       one = estimate(R"(, "offload": {"device": "cpu", "buffer_count": 1})"),
+                       two = estimate(R"(, "cpu_checkpointing": true)");
+  // The inputs of 12 layers, 4 samples of 128 tokens in fp32.
+  constexpr std::int64_t kInput = 4LL * 128 * 768 * 4;
+  ASSERT_EQ(there.unknown, "");
+  EXPECT_EQ(there.on_host, 0);
+  EXPECT_GE(one.on_host, 12 * kInput);
+  EXPECT_LE(one.on_host, 2 * 13 * kInput);
+  EXPECT_LT(one.activations, there.activations);
+  EXPECT_EQ(two.activations - one.activations, kInput);
+}
+
 TEST(MemoryEstimates, OfATiedTableCountOnceWhereABatchHasFewOfItsRows) {
   const auto gradients = [](const std::string& members, int ranks) {
     const std::string tokenizer = R"("tokenizer": {"type": "gpt2"}, )";
