@@ -3,8 +3,8 @@
 # Steps of GPT-2 with the optimizer's state, and with the weights too, on a disk, by turns with the same steps in memory, and the
 # speed of the disk in the same minute.
 #   usage: bench/run_offload.sh FOLDER [PRESET...]        presets: gpt2-small (default), gpt2-medium, gpt2-xl
-# PLACES ("memory optimizer both") can also have recompute, which keeps inputs of blocks in memory, and all, where they rest on the
-# disk too. PEER names a python with DeepSpeed, whose ZeRO-3 with NVMe offload of its optimizer takes its turn then. BATCH (4): sequences of
+# PLACES ("memory optimizer both") can also have gradients, where the sums of gradients rest on the disk beside optimizer and weights,
+# recompute, which keeps inputs of blocks in memory, and all, where they rest on the disk too. PEER names a python with DeepSpeed, whose ZeRO-3 with NVMe offload of its optimizer takes its turn then. BATCH (4): sequences of
 # SEQUENCE (512) tokens.
 # Prints one line for each run: milliseconds of a step, the share of it that waited for the disk, bytes that travelled in a step,
 # bytes per second of them, peak memory of the rank. ROUNDS (3) and STEPS (6) can be set; the first two steps of a run do not count.
@@ -27,9 +27,10 @@ PY
 
 # config PLACE PRESET: writes the configuration of a run.
 config() {
-  local state=none weights=none
+  local state=none weights=none sums=false
   [[ $1 == memory ]] || state=nvme
-  [[ $1 == both || $1 == all ]] && weights=nvme
+  [[ $1 == both || $1 == gradients || $1 == all ]] && weights=nvme
+  [[ $1 == gradients || $1 == all ]] && sums=true
   local granularity=none inputs=none
   [[ $1 == recompute || $1 == all ]] && granularity=full
   [[ $1 == recompute ]] && state=none
@@ -39,7 +40,7 @@ config() {
  "tokenizer": {"type": "byte"}, "train_batch_size": ${BATCH:-4}, "bf16": {"enabled": true},
  "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "trainer": {"max_steps": $steps},
  "zero_optimization": {"stage": 3,
-   "offload_optimizer": {"device": "$state", "nvme_path": "$disk"},
+   "offload_optimizer": {"device": "$state", "nvme_path": "$disk", "gradients": $sums},
    "offload_param": {"device": "$weights", "nvme_path": "$disk"}},
  "activation_checkpointing": {"granularity": "$granularity", "offload": {"device": "$inputs", "nvme_path": "$disk"}},
  "checkpoint": {"every": 0, "final": false, "async": false}, "run": {"threads_per_rank": ${THREADS:-2}}}

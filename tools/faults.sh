@@ -95,6 +95,7 @@ choose_settings() {
   local settings=(--set "$zero.stage=$stage")
   if ((stage > 0 && RANDOM % 2)); then
     settings+=(--set "$zero.offload_optimizer.device=nvme" --set "$zero.offload_optimizer.nvme_path=$box/swap")
+    if ((RANDOM % 2)); then settings+=(--set "$zero.offload_optimizer.gradients=true" --set aio.block_size=4096); fi
     if ((stage == 3 && RANDOM % 2)); then
       settings+=(--set "$zero.offload_param.device=nvme" --set "$zero.offload_param.nvme_path=$box/swap"
         --set "$zero.stage3_param_persistence_threshold=0" --set "$rest.granularity=full"

@@ -115,17 +115,21 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
                                                   options_.scatter_gather);
   }
   weights_ = std::make_unique<parallel::WeightGather>(*model_, options_.gather);
-  gradients_ = std::make_unique<parallel::GradientReduction>(world_, *model_, options_.reduction);
-  // If a run continues after a non-finite step, that step itself must find the cause.
-  gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
   parallel::StatePlace place;
+  parallel::SumPlace sums;
   if (options_.offload) {
     tier_ = disk(options_.offload->folder);
     place = {.tier = tier_.get(),
              .unit_elements = options_.offload->unit_elements,
              .buffers = options_.offload->buffers,
              .share = options_.offload->share};
+    if (options_.offload->gradients)
+      sums = {.tier = tier_.get(), .buffers = options_.offload->buffers};
   }
+  gradients_ =
+      std::make_unique<parallel::GradientReduction>(world_, *model_, options_.reduction, sums);
+  // If a run continues after a non-finite step, that step itself must find the cause.
+  gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
   // The host updates what rests on its disk.
   place.on_host = options_.states_on_host || options_.offload;
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,

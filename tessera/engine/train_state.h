@@ -224,8 +224,8 @@ class TrainState {
   std::unique_ptr<parallel::ModelInstance> model_;
   std::unique_ptr<parallel::StageLink> link_;  ///< only for a pipeline
   std::unique_ptr<parallel::WeightGather> weights_;
+  std::unique_ptr<memory::Tier> tier_;  ///< of masters, states and gradients that rest on a disk
   std::unique_ptr<parallel::GradientReduction> gradients_;
-  std::unique_ptr<memory::Tier> tier_;  ///< of masters and states that rest on a disk
   std::unique_ptr<parallel::ShardedOptimizer> optimizer_;
   std::unique_ptr<memory::Tier> activation_tier_;
   std::unique_ptr<parallel::ActivationStore> activations_;  ///< nullptr: they stay in memory

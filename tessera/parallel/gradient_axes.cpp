@@ -76,20 +76,28 @@ void add_over_stages(comm::World& world,
 }
 
 void add_over_sequence(comm::World& world, ModelInstance& model, const SumOfGroup& sum) {
-  std::vector<at::Tensor> shares;
-  for (std::size_t g = 0; g < model.groups().size(); ++g) {
-    const FlatGroup& group = model.groups()[g];
-    if (!group.trainable) continue;
-    const std::int64_t begin = group.layout.shard_begin(group.ranks.fold->index),
-                       end = begin + group.layout.shard_numel();
-    for (const Segment& segment : group.layout.segments()) {
-      const std::int64_t from = std::max(begin, segment.begin), to = std::min(end, segment.end());
-      if (segment.info->cut_over(mesh::AxisSet::tp()) || from >= to) continue;
-      shares.push_back(sum(g).narrow(0, from - begin, to - from));
+  // Calls fn with the part of each such parameter.
+  const auto each_share = [&](const auto& fn) {
+    for (std::size_t g = 0; g < model.groups().size(); ++g) {
+      const FlatGroup& group = model.groups()[g];
+      if (!group.trainable) continue;
+      const std::int64_t begin = group.layout.shard_begin(group.ranks.fold->index),
+                         end = begin + group.layout.shard_numel();
+      at::Tensor of_group;
+      for (const Segment& segment : group.layout.segments()) {
+        const std::int64_t from = std::max(begin, segment.begin), to = std::min(end, segment.end());
+        if (segment.info->cut_over(mesh::AxisSet::tp()) || from >= to) continue;
+        if (!of_group.defined()) of_group = sum(g);
+        fn(of_group.narrow(0, from - begin, to - from));
+      }
     }
-  }
+  };
+  std::vector<at::Tensor> shares;
+  each_share([&](const at::Tensor& share) {
+    shares.push_back(share.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true));
+  });
   if (shares.empty()) return;
-  const at::Tensor all = at::cat(shares).to(at::kFloat);
+  const at::Tensor all = at::cat(shares);
   world.transport()
       .all_reduce(*model.tensor_parallel()->group,
                   span_of(all),
@@ -97,17 +105,17 @@ void add_over_sequence(comm::World& world, ModelInstance& model, const SumOfGrou
                   TESSERA_HERE("add gradients of the ranks' tokens"))
       ->wait();
   std::int64_t at = 0;
-  for (const at::Tensor& share : shares) {
+  each_share([&](const at::Tensor& share) {
     share.copy_(all.narrow(0, at, share.numel()));
     at += share.numel();
-  }
+  });
 }
 
 void add_over_context(comm::World& world, ModelInstance& model, const SumOfGroup& sum_of_group) {
   for (std::size_t g = 0; g < model.groups().size(); ++g) {
     const FlatGroup& group = model.groups()[g];
     if (!group.trainable || !group.axes.partial.has(mesh::Axis::Cp)) continue;
-    const at::Tensor& sum = sum_of_group(g);
+    const at::Tensor sum = sum_of_group(g);
     const at::Tensor wide = sum.to(at::kFloat);
     const comm::WorkPtr work = world.transport().all_reduce(
         *model.context_parallel()->group,

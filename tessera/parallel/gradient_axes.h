@@ -14,8 +14,9 @@
 
 namespace tessera::parallel {
 
-/// Returns this rank's sum of a flat group's gradient, in the accumulation dtype.
-using SumOfGroup = std::function<const at::Tensor&(std::size_t group)>;
+/// Returns this rank's sum of a flat group's gradient, in the accumulation dtype. It may be changed
+/// as long as the tensor exists; see RestingSums.
+using SumOfGroup = std::function<at::Tensor(std::size_t group)>;
 
 /// Prepares the channels of the messages of add_over_stages() where the transport can. Collective
 /// over the stages.

@@ -2,11 +2,14 @@
 #include "tessera/parallel/gradient_bytes.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/reduction_options.h"
+#include "tessera/parallel/resting_sums.h"
 #include "tessera/parallel/row_exchange.h"
 
 namespace tessera::parallel {
@@ -40,6 +43,56 @@ std::int64_t rows_kept(const PlannedBuffer& buffer,
   return 2 * own + in_sums + (n > 1 ? 2 * n * own : 0);
 }
 
+// The sums that rest on a disk, as GradientReduction chooses them.
+class OnDisk {
+ public:
+  explicit OnDisk(const Layout& layout) : layout_(layout) {}
+
+  /// Whether the sums of a buffer's uses, of `bytes` each, rest there; `local`: ranks sum gradients
+  /// of their own.
+  bool take(const PlannedBuffer& buffer, std::int64_t bytes, bool local) {
+    if (!layout_.offload || !layout_.offload->gradients || local) return false;
+    if (!sum_rests(bytes, layout_.disk.block_bytes)) return false;
+    all_.push_back({&buffer, bytes});
+    return true;
+  }
+  void add_to(GradientBytes& out) const {
+    if (all_.empty()) return;
+    const std::int64_t largest = std::ranges::max(all_, {}, &Sum::bytes).bytes;
+    SumsTogether together;
+    std::array<std::int64_t, kSumClasses> largest_of{}, count{};
+    for (const Sum& sum : all_) {
+      const std::int64_t blocks = layout_.disk.in_blocks(sum.bytes), uses = sum.buffer->uses();
+      const std::size_t of_class = sum_class(sum.bytes, largest);
+      for (const int block : sum.buffer->blocks)
+        together.count(of_class, block, sum.buffer->uses());
+      largest_of[of_class] = std::max(largest_of[of_class], blocks);
+      count[of_class] += uses;
+      // A later micro-batch is added to what is there, and so are the later uses of a tied
+      // parameter, whose norm is then read; the update reads the result.
+      const std::int64_t micros = layout_.accumulation, added = uses > 1 ? 1 : 0;
+      out.disk += uses * blocks;
+      out.written += blocks * (uses * micros + added);
+      out.read += blocks * (uses * (micros - 1) + 1 + added * (uses + 1));
+    }
+    for (std::size_t c = 0; c < kSumClasses; ++c) {
+      const std::int64_t buffers = std::min<std::int64_t>(
+          count[c], sum_buffers(layout_.offload->buffers, together.most()[c]));
+      out.buffers += static_cast<int>(buffers);
+      out.sums += buffers * largest_of[c];
+    }
+    out.reuse_activations = false;
+  }
+
+ private:
+  struct Sum {
+    const PlannedBuffer* buffer = nullptr;
+    std::int64_t bytes = 0;
+  };
+  const Layout& layout_;
+  std::vector<Sum> all_;
+};
+
 // The gradients of one size that are summed over the same ranks share buffers.
 struct Pool {
   GroupSizes ranks;
@@ -55,6 +108,7 @@ GradientBytes gradient_bytes(const PlannedStage& stage, const Layout& layout, st
   // While ranks sum their own gradients, these are whole on every rank, and live in buffers of
   // their own.
   bool sums_own = false;
+  OnDisk on_disk(layout);
   std::map<std::pair<std::uint16_t, std::int64_t>, Pool> pools;
   for (const PlannedBuffer& buffer : stage.buffers) {
     if (!buffer.group.trainable) continue;
@@ -67,7 +121,8 @@ GradientBytes gradient_bytes(const PlannedStage& stage, const Layout& layout, st
         table == nullptr ? 0 : rows_kept(buffer, table->shape.front(), layout, tokens);
     // Of the uses of a tied table, that of the embedding needs only its few rows.
     const bool instead = rows > 0 && buffer.uses() > 1 && !local;
-    out.sums += (instead ? buffer.uses() - 1 : buffer.uses()) * bytes;
+    if (!on_disk.take(buffer, bytes, local))
+      out.sums += (instead ? buffer.uses() - 1 : buffer.uses()) * bytes;
     if (rows > 0) out.rows += rows * (table->local_numel() / table->shape.front()) * value;
     out.largest_sum = std::max(out.largest_sum, bytes);
     if (reduction.keeps_residuals(buffer.ranks.fold)) out.residuals += 2 * buffer.uses() * numel;
@@ -82,6 +137,7 @@ GradientBytes gradient_bytes(const PlannedStage& stage, const Layout& layout, st
         in_flight(reduction, fold, numel, pool.uses, slices).bytes(reduction, fold, numel, slices);
   }
   out.reuse_activations = layout.accumulation == 1 && !sums_own;
+  on_disk.add_to(out);
   return out;
 }
 

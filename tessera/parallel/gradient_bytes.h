@@ -10,11 +10,16 @@ namespace tessera::parallel {
 
 /// Bytes of a rank.
 struct GradientBytes {
-  std::int64_t sums = 0;       ///< of whole gradients
+  std::int64_t sums = 0;       ///< of whole gradients; of those on a disk, the buffers
   std::int64_t rows = 0;       ///< of gradients of tables that are kept as rows
   std::int64_t residuals = 0;  ///< SentResiduals
   std::int64_t in_flight = 0;
   std::int64_t largest_sum = 0;  ///< of `sums`, that of the largest gradient
+  std::int64_t disk = 0;         ///< of sums that rest there, in whole blocks
+  int buffers = 0;               ///< the number of these in memory at a time
+  /// Bytes of sums that a step reads and writes, without those of optimizers that read gradients
+  /// twice, of clipping by value, and of gradients of tables that consist of rows.
+  std::int64_t read = 0, written = 0;
   /// True if sums take the memory of activations that backward has freed: no gradient is older
   /// than the activations of its step.
   bool reuse_activations = false;

@@ -80,7 +80,7 @@ GradientNorm::GradientNorm(comm::World& world, ModelInstance& model)
 }
 
 /// Gathers the sums of all chunks of the buffers of a fold.
-void GradientNorm::gather(std::size_t index, const OfGroup& shard) {
+void GradientNorm::gather(std::size_t index, const OfGroup& shard, const KnownSums& known) {
   Fold& fold = folds_[index];
   auto* all = static_cast<double*>(fold.region->data());
   double* mine = all + fold.ranks->index * fold.chunks;
@@ -91,6 +91,12 @@ void GradientNorm::gather(std::size_t index, const OfGroup& shard) {
   double* const to = landing.defined() ? landing.data_ptr<double>() : mine;
   for (std::size_t g = 0; g < places_.size(); ++g) {
     if (!model_.groups()[g].trainable || places_[g].fold != index) continue;
+    const std::span<const double> sums =
+        known ? known(static_cast<int>(g)) : std::span<const double>();
+    if (!sums.empty()) {
+      std::ranges::copy(sums, to + places_[g].first);
+      continue;
+    }
     const at::Tensor part = shard(static_cast<int>(g));
     ops::chunk_square_sums(part.const_data_ptr<float>(),
                            part.numel(),
@@ -111,9 +117,9 @@ void GradientNorm::gather(std::size_t index, const OfGroup& shard) {
   fold.work->wait();
 }
 
-std::vector<double> GradientNorm::chunk_sums(const OfGroup& shard) {
+std::vector<double> GradientNorm::chunk_sums(const OfGroup& shard, const KnownSums& known) {
   for (std::size_t fold = 0; fold < folds_.size(); ++fold)
-    gather(fold, shard);
+    gather(fold, shard, known);
   std::vector<double> ordered;
   for_each_counted(model_, [&](int g, const FlatParam& param) {
     const FlatLayout& layout = model_.groups()[static_cast<std::size_t>(g)].layout;

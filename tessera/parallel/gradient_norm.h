@@ -22,6 +22,9 @@ class GradientNorm {
  public:
   /// Returns the gradient of a flat group, fp32.
   using OfGroup = std::function<at::Tensor(int group)>;
+  /// Returns the sums of squares of the chunks of a flat group's gradient, or nothing if they are
+  /// not known.
+  using KnownSums = std::function<std::span<const double>(int group)>;
   /// A parameter and the block that uses it.
   struct Suspect {
     std::string block, tensor;
@@ -32,8 +35,9 @@ class GradientNorm {
 
   /// Sums of squares of every 1024-element chunk of every parameter, and of every matrix of stacked
   /// parameters, in an order that is the same in every layout, on every rank. `shard` returns this
-  /// rank's part of a group's gradient. Collective.
-  std::vector<double> chunk_sums(const OfGroup& shard);
+  /// rank's part of a group's gradient, and is not called for a group whose sums are `known`.
+  /// Collective.
+  std::vector<double> chunk_sums(const OfGroup& shard, const KnownSums& known = {});
   /// For ranks that keep separate gradients: each rank's contribution to the mean square of the
   /// ranks' norms. `own` returns this rank's whole gradient of a group. Collective.
   std::vector<double> rank_sums(const OfGroup& own);
@@ -56,7 +60,7 @@ class GradientNorm {
     std::size_t fold = 0;
     std::int64_t first = 0;  ///< within a rank's part
   };
-  void gather(std::size_t fold, const OfGroup& shard);
+  void gather(std::size_t fold, const OfGroup& shard, const KnownSums& known);
   std::vector<double> over_stages(std::vector<double> mine);
   std::vector<double> over_experts(std::vector<double> ordered);
   std::vector<double> over_boxes(std::vector<double> ordered);

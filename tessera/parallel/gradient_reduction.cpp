@@ -80,12 +80,14 @@ void add_in_order(const at::Tensor& out, const std::vector<at::Tensor>& parts, b
 
 GradientReduction::GradientReduction(comm::World& world,
                                      ModelInstance& model,
-                                     ReductionOptions options)
+                                     ReductionOptions options,
+                                     SumPlace place)
     : world_(world),
       model_(model),
       options_(options),
       dense_(ranks_of(world, dense_axes())),
       rows_(world, *dense_.fold, options_),
+      place_(place),
       norm_(std::in_place, world, model),
       search_(world, model) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
@@ -111,6 +113,7 @@ void GradientReduction::follow_model() {
       wait_reusable(use.local->works);
     }
   }
+  held_.clear();
   slots_.clear();
   pools_.clear();
   norm_.emplace(world_, model_);
@@ -164,6 +167,7 @@ void GradientReduction::allocate() {
       pool.buffers.push_back(std::move(buffer));
     }
   }
+  if (place_.tier != nullptr) let_sums_rest();
 }
 
 std::unique_ptr<GradientReduction::Buffer> GradientReduction::make_buffer(const GroupRanks& ranks,
@@ -213,6 +217,7 @@ void GradientReduction::after(const Action& action, const BlockRun& run) {
     if (!diagnosing_) post(run);
     for (GradSink* sink : sinks_of(run))
       sink->release();
+    if (resting_) store_sums(run);
   }
   world_.show_life();
   // During a forward pass the reductions of the previous micro-batch make progress, because peers
@@ -241,8 +246,19 @@ at::Tensor GradientReduction::target(UseSlot& use, int micro) {
   return use.buffer->flat;
 }
 
-/// Allocates the accumulator of a use that has none.
+/// Brings the accumulator of a use into memory; allocates it if there is none.
 void GradientReduction::take(const FlatGroup& group, UseSlot& use) {
+  if (use.accumulator.defined()) return;
+  use.squares.clear();
+  if (use.resting) {
+    make_room(resting_->class_of(*use.resting));
+    using Use = RestingSums::Use;
+    use.accumulator = resting_->hold(*use.resting, use.stored ? Use::Change : Use::Replace);
+    if (!std::exchange(use.stored, true) && direct(use, 0))
+      zero_gaps(use.accumulator, group.layout);
+    held_.push_back(&use);
+    return;
+  }
   const memory::ScopedTag tag(memory::Tag::Gradients);
   use.accumulator =
       at::empty({group.layout.shard_numel()},
@@ -261,7 +277,7 @@ DenseGradient GradientReduction::dense_of(const FlatGroup& group,
                 return view_of(open_dense(group, slot, run), group.layout.params().front());
               },
           .sum = [this, &group, &slot]() -> const at::Tensor& {
-            if (!slot.accumulator.defined()) take(group, slot);
+            take(group, slot);
             return slot.accumulator;
           }};
 }
@@ -269,7 +285,7 @@ DenseGradient GradientReduction::dense_of(const FlatGroup& group,
 /// Converts the sum of the use to a whole tensor in its accumulator.
 void GradientReduction::make_dense(const FlatGroup& group, UseSlot& slot) {
   if (!slot.rows.sum) return;
-  if (!slot.accumulator.defined()) take(group, slot);
+  take(group, slot);
   rows_.make_dense(group, slot.rows, slot.accumulator);
 }
 
@@ -298,11 +314,13 @@ void GradientReduction::open(const BlockRun& run) {
 at::Tensor GradientReduction::open_dense(const FlatGroup& group,
                                          UseSlot& slot,
                                          const BlockRun& run) {
-  if (!slot.accumulator.defined()) take(group, slot);
+  const bool into_sum = direct(slot, run.micro);
+  // A sum that rests is read during the backward pass, or replaced after it.
+  if (!slot.resting || into_sum) take(group, slot);
+  if (slot.resting && slot.stored) resting_->fetch(*slot.resting);
   // The accumulator receives one micro-batch after the other.
   settle(slot);
   if (slot.local) wait_reusable(slot.local->works);
-  const bool into_sum = direct(slot, run.micro);
   if (!locally() && !into_sum) slot.buffer = &acquire(*slot.pool);
   at::Tensor flat = target(slot, run.micro);
   for (int s = 0; s < slot.ranks->slices && !into_sum; ++s)
@@ -328,6 +346,7 @@ void GradientReduction::reduce(int g, const BlockUse& use, UseSlot& slot, const 
   make_dense(group, slot);
   const at::Tensor& staging = slot.pool->staging;
   if (slot.local || (locally() && staging.defined())) {
+    if (!slot.local) take(group, slot);
     const at::Tensor& sum = slot.local ? slot.local->flat : slot.accumulator;
     if (staging.defined()) run.micro == 0 ? sum.copy_(staging) : sum.add_(staging);
     if (!slot.local || keeps_own_ || run.micro + 1 < run.num_micros) return;
@@ -347,6 +366,7 @@ void GradientReduction::reduce(int g, const BlockUse& use, UseSlot& slot, const 
   const comm::Write write = options_.mode == Reduction::Each && run.micro > 0
                                 ? comm::Write::Accumulate
                                 : comm::Write::Store;
+  take(group, slot);
   const at::Tensor& out = add ? buffer.reduced : slot.accumulator;
   exchange(buffer,
            out,
@@ -438,62 +458,15 @@ void GradientReduction::begin(std::span<const Action> actions) {
   });
   if (!makes) return;
   // Until a block runs its backward, activations may use the memory of its sum.
+  held_.clear();
   for (Slot& slot : slots_) {
     for (UseSlot& use : slot.uses) {
       if (!use.in_local()) use.accumulator.reset();
       use.rows.clear();
+      use.squares.clear();
+      use.stored = false;
     }
   }
-}
-
-void GradientReduction::finish() {
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    Slot& slot = slots_[g];
-    for (UseSlot& use : slot.uses)
-      settle(use);
-    const FlatGroup& group = model_.groups()[g];
-    if (!group.across_stages()) {
-      add_uses(group, slot);
-      continue;
-    }
-    if (!group.trainable) continue;
-    std::vector<at::Tensor> sums;
-    for (UseSlot& use : slot.uses) {
-      make_dense(group, use);
-      sums.push_back(sum_of(use));
-    }
-    add_over_stages(world_, group, sums);
-  }
-  const auto sum = [this](std::size_t g) -> const at::Tensor& {
-    return sum_of(slots_[g].uses.front());
-  };
-  const nn::TensorParallel* const tensor = model_.tensor_parallel();
-  if (tensor != nullptr && tensor->sequence) add_over_sequence(world_, model_, sum);
-  if (model_.context_parallel() != nullptr) add_over_context(world_, model_, sum);
-}
-
-/// Adds the later uses to the first use's sum, in the order of the blocks. Rows are added to the
-/// second use's sum, which then replaces the first one's.
-void GradientReduction::add_uses(const FlatGroup& group, Slot& slot) {
-  UseSlot& first = slot.uses.front();
-  for (std::size_t h = 1; h < slot.uses.size(); ++h) {
-    UseSlot& other = slot.uses[h];
-    make_dense(group, other);
-    if (!other.accumulator.defined()) continue;
-    if (!first.rows.sum) {
-      sum_of(first).add_(sum_of(other));
-      continue;
-    }
-    rows_.add_to(group, first.rows, other.accumulator);
-    std::swap(first.accumulator, other.accumulator);
-    std::swap(first.local, other.local);
-  }
-  make_dense(group, first);
-}
-
-at::Tensor GradientReduction::shard(int group) const {
-  const at::Tensor& sum = slots_[static_cast<std::size_t>(group)].uses.front().accumulator;
-  return sum.defined() ? sum.to(at::kFloat) : sum;
 }
 
 at::Tensor GradientReduction::gather(int g) {
@@ -515,42 +488,6 @@ at::Tensor GradientReduction::gather(int g) {
                                     TESSERA_HERE(fmt::format("gather gradients {}", g))));
   buffer.works.back()->wait();
   return flat.to(at::kFloat);
-}
-
-void GradientReduction::clamp(double limit) {
-  // A rank's own sum is its share of the whole gradient.
-  if (keeps_own_) limit /= dense_.fold->size();
-  for (Slot& slot : slots_) {
-    const at::Tensor& sum = sum_of(slot.uses.front());
-    if (sum.defined()) sum.clamp_(-limit, limit);
-  }
-}
-
-void GradientReduction::keep_own(bool on) {
-  TESSERA_ASSERT(!on || locally() || dense_.fold->size() == 1);
-  if (on) static_cast<void>(model_.only_fold("an optimizer with gradients of its own"));
-  keeps_own_ = on;
-}
-
-at::Tensor GradientReduction::own(int group) const {
-  TESSERA_ASSERT(keeps_own_);
-  return sum_of(slots_[static_cast<std::size_t>(group)].uses.front()).to(at::kFloat);
-}
-
-std::vector<double> GradientReduction::chunk_sums() {
-  if (keeps_apart()) return norm_->rank_sums([this](int group) { return own(group); });
-  return norm_->chunk_sums([this](int group) { return shard(group); });
-}
-
-std::optional<GradientReduction::Suspect> GradientReduction::suspect(
-    std::span<const double> sums) const {
-  if (keeps_apart()) return std::nullopt;  // the sums are norms of ranks, not of chunks
-  return norm_->suspect(sums);
-}
-
-std::optional<GradientReduction::Culprit> GradientReduction::diagnosis() {
-  diagnosing_ = false;
-  return search_.culprit_of_all();
 }
 
 }  // namespace tessera::parallel

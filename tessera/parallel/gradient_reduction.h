@@ -19,6 +19,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +35,7 @@
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/nonfinite_search.h"
 #include "tessera/parallel/reduction_options.h"
+#include "tessera/parallel/resting_sums.h"
 #include "tessera/parallel/sent_residuals.h"
 
 namespace tessera::parallel {
@@ -43,14 +45,21 @@ namespace tessera::parallel {
 /// blocks of each size, or fewer, are counted as Tag::GradientsInFlight; with a narrow `comm_dtype`
 /// each element takes 4 bytes, and 4 or 8 for what is sent and received. If a use's gradients are
 /// rows, its accumulator is allocated once the rows are more than a quarter of it; `local` sums and
-/// buffers of a size are always allocated. Error feedback takes what SentResiduals says.
+/// buffers of a size are always allocated. Error feedback takes what SentResiduals says. With a
+/// tier, accumulators of at least one of its blocks rest there (RestingSums), except for `local`
+/// sums: an accumulator is written when its block's reduction has ended, and read by what uses it
+/// next.
 ///
 /// A reduction starts after its block's backward and is waited for when its buffer or its
 /// accumulator is used again: with two buffers, after the backward of the previous block. Used only
 /// on the rank's own thread.
 class GradientReduction final : public Policy {
  public:
-  GradientReduction(comm::World& world, ModelInstance& model, ReductionOptions options);
+  /// World, model, and the tier of `place`, if any, must outlive this.
+  GradientReduction(comm::World& world,
+                    ModelInstance& model,
+                    ReductionOptions options,
+                    SumPlace place = {});
   ~GradientReduction() override;
 
   void begin(std::span<const Action> actions) override;
@@ -84,8 +93,9 @@ class GradientReduction final : public Policy {
   /// gradients of ranks that share the tokens. Afterwards shard() is the step's gradient.
   void finish();
   /// This rank's part of the group's gradient, [layout.shard_numel()] fp32; undefined for frozen
-  /// groups. With BF16 accumulators it is a copy.
-  [[nodiscard]] at::Tensor shard(int group) const;
+  /// groups. With BF16 accumulators it is a copy. A sum that rests in a tier is in memory as long
+  /// as the tensor exists; the next group's is read meanwhile.
+  [[nodiscard]] at::Tensor shard(int group);
   /// The whole gradient of the group on every rank (stage 0), fp32; valid until the next call.
   at::Tensor gather(int group);
   /// Clips every element of the sum to [-limit, limit]; call after finish().
@@ -153,6 +163,14 @@ class GradientReduction final : public Policy {
     bool add_reduced = false;       ///< buffer->reduced is still to be added
     RowGradient rows;
     at::Tensor residual;  ///< undefined without error feedback
+    /// Among resting_, if the accumulator rests in a tier; it is then defined only while used.
+    std::optional<std::size_t> resting;
+    bool stored = false;    ///< if it rests: it has values of this step
+    bool complete = false;  ///< it has those of the step's last micro-batch
+    /// If it rests, and nothing has changed it since the last micro-batch: sums of squares of its
+    /// chunks, so that the norm need not read it.
+    std::vector<double> squares;
+    [[nodiscard]] bool has_sum() const { return accumulator.defined() || stored; }
     /// True if the accumulator is a view of `local`.
     [[nodiscard]] bool in_local() const { return local && ranks->slices == 1; }
   };
@@ -160,6 +178,7 @@ class GradientReduction final : public Policy {
     std::vector<UseSlot> uses;
   };
   void allocate();
+  void let_sums_rest();
   Buffer& acquire(Pool& pool);
   std::unique_ptr<Buffer> make_buffer(const GroupRanks& ranks,
                                       std::int64_t numel,
@@ -169,6 +188,10 @@ class GradientReduction final : public Policy {
   void reduce_received(Buffer& buffer) const;
   void settle(UseSlot& use);
   void take(const FlatGroup& group, UseSlot& use);
+  void make_room(std::size_t of_class);
+  void store(UseSlot& use);
+  void store_sums(const BlockRun& run);
+  [[nodiscard]] at::Tensor in_memory(UseSlot& use, RestingSums::Use how);
   void open(const BlockRun& run);
   at::Tensor open_dense(const FlatGroup& group, UseSlot& slot, const BlockRun& run);
   [[nodiscard]] std::vector<GradSink*> sinks_of(const BlockRun& run) const;
@@ -199,6 +222,10 @@ class GradientReduction final : public Policy {
   std::map<PoolKey, Pool> pools_;
   RowGradients rows_;
   std::optional<SentResiduals> residuals_;  ///< only with error feedback
+  SumPlace place_;
+  std::optional<RestingSums> resting_;  ///< only with a tier
+  std::deque<UseSlot*> held_;           ///< whose accumulators rest and are in memory
+  OfSumClasses together_{};             ///< the highest number of these in one block
   double feedback_scale_ = 1;
   bool feeds_back_ = true;
   std::optional<GradientNorm> norm_;  ///< always has a value

@@ -45,6 +45,16 @@ void check_states(const OffloadChoice& choice,
                     choice.optimizer.type),
         "set it to \"none\", or use AdamW");
   }
+  if (offload.gradients.value_or(false) && choice.on_device()) {
+    add("zero_optimization.offload_optimizer.gradients",
+        "not built yet on a GPU, where sums of gradients stay in its memory",
+        "remove it");
+  } else if (offload.gradients.value_or(false) && choice.once && choice.zero.stage.value_or(0) < 2) {
+    add("zero_optimization.offload_optimizer.gradients",
+        "does not go with gradient_reduction \"once\" in stage 1, in which each rank sums whole "
+        "gradients, which the others read",
+        "set zero_optimization.stage to 2 or 3, or gradient_reduction to \"each\"");
+  }
 }
 
 // Working weights on a disk, or in the memory of a device's host.
@@ -113,8 +123,10 @@ std::optional<StateOffload> states_on_disk(ZeroOptions& options) {
   OffloadKeys& keys = options.offload_optimizer;
   if (!keys.to_disk() || keys.nvme_path.empty()) return std::nullopt;
   keys.nvme_path = std::filesystem::absolute(keys.nvme_path).string();
-  StateOffload out{
-      .folder = keys.nvme_path, .buffers = keys.buffers(), .share = keys.ratio.value_or(1)};
+  StateOffload out{.folder = keys.nvme_path,
+                   .buffers = keys.buffers(),
+                   .share = keys.ratio.value_or(1),
+                   .gradients = keys.gradients.value_or(false)};
   out.unit_elements = std::max(options.sub_group_size.value_or(out.unit_elements), kChunk);
   return out;
 }

@@ -25,6 +25,7 @@ struct OffloadChoice {
   const ParallelOptions& parallel;
   const optim::OptimizerOptions& optimizer;
   bool bf16_masters;          ///< bf16.bf16_master_weights_and_grads
+  bool once;                  ///< gradient_reduction "once"
   const std::string& device;  ///< as the user names it (memory::device_kind())
   /// True if ranks compute on a device other than the CPU; false for an unknown name, which the
   /// rules of run.device report.

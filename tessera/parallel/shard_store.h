@@ -106,8 +106,9 @@ struct StatePlace {
 struct StateOffload {
   std::string folder;  ///< absolute
   std::int64_t unit_elements = std::int64_t{1} << 24;
-  int buffers = 3;     ///< StatePlace::buffers
-  double share = 1.0;  ///< of each rank's part of a buffer
+  int buffers = 3;         ///< StatePlace::buffers
+  double share = 1.0;      ///< of each rank's part of a buffer
+  bool gradients = false;  ///< the sums of gradients rest there too
   bool operator==(const StateOffload&) const = default;
 };
 

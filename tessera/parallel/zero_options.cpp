@@ -107,6 +107,12 @@ void OffloadKeys::describe(config::Fields& f) {
            .min = 0,
            .max = 1,
            .default_text = "1"});
+  f.field("gradients",
+          gradients,
+          {.text = "With nvme: a rank's part of the accumulated gradients rests on the disk too, "
+                   "from the backward pass of its block to the update. As many blocks' parts as "
+                   "buffer_count, but at most 3, are in memory at a time.",
+           .default_text = "false"});
 }
 
 int OffloadKeys::buffers() const {

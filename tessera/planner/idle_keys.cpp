@@ -119,6 +119,7 @@ constexpr auto kNeeds = std::to_array<Need>({
     {"zero_optimization.offload_optimizer.pipeline_read", keeps_states_in_memory, kNoDisk},
     {"zero_optimization.offload_optimizer.pipeline_write", keeps_states_in_memory, kNoDisk},
     {"zero_optimization.offload_optimizer.ratio", keeps_states_in_memory, kNoDisk},
+    {"zero_optimization.offload_optimizer.gradients", keeps_states_in_memory, kNoDisk},
     {"zero_optimization.offload_param.nvme_path", keeps_weights_in_memory, kNoWeightsOnDisk},
     {"zero_optimization.offload_param.buffer_count", keeps_weights_in_memory, kNoWeightsOnDisk},
     {"zero_optimization.offload_param.max_in_cpu", keeps_weights_in_memory, kNoWeightsOnDisk},

@@ -46,6 +46,12 @@ parallel::WeightBytes weight_bytes_of(const Plan& plan, const parallel::PlannedS
 bool on_device(const Plan& plan) {
   return memory::device_kind(plan.run().options.device) != DeviceKind::Cpu;
 }
+
+parallel::GradientBytes gradients_of(const Plan& plan, const parallel::PlannedStage& stage) {
+  return parallel::gradient_bytes(
+      stage, plan.layout(), plan.layout().micro_batch * plan.data().sequence_length);
+}
+
 // True if ranks are on a device, and masters and states in the host's memory.
 bool updates_on_host(const Plan& plan) {
   if (!on_device(plan)) return false;
@@ -114,8 +120,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const parallel::PlannedStage planned = stage_of(plan, stage);
   const parallel::WeightBytes weights = weight_bytes_of(plan, planned);
   const parallel::StateBytes states = states_of(plan, planned);
-  const parallel::GradientBytes gradients = parallel::gradient_bytes(
-      planned, plan.layout(), plan.layout().micro_batch * plan.data().sequence_length);
+  const parallel::GradientBytes gradients = gradients_of(plan, planned);
   Activations activations = predict_activations(plan, stage);
   // A save makes its copies when there are no activations.
   const std::int64_t saved = states.widened_by_saves + gradients.residuals,
@@ -130,7 +135,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   }
   if (on_device(plan) && plan.layout().weight_offload) out.parameters -= weights.buffers;
   out.on_host += host.weights + activations.on_host;
-  out.disk = states.disk + weights.disk + activations.disk;
+  out.disk = states.disk + gradients.disk + weights.disk + activations.disk;
   out.gradients = gradients.total();
   out.activations = std::max(activations.training, resting);
   out.unknown = std::move(activations.unknown);
@@ -208,13 +213,18 @@ OffloadBytes offload_bytes(const Plan& plan) {
     const parallel::PlannedStage planned = stage_of(plan, stage);
     const std::int64_t states = states_of(plan, planned).disk;
     const parallel::WeightBytes weights = weight_bytes_of(plan, planned);
+    const parallel::GradientBytes gradients = gradients_of(plan, planned);
     Activations activations;
     if (plan.layout().activation_offload) activations = predict_activations(plan, stage);
     most.activations = std::max(most.activations, activations.disk);
     most.states = std::max(most.states, states);
     most.weights = std::max(most.weights, weights.disk);
-    most.read = std::max(most.read, states + weights.updated + weights.read + activations.moved);
-    most.written = std::max(most.written, states + weights.updated + activations.moved);
+    most.gradients = std::max(most.gradients, gradients.disk);
+    most.gradient_buffers = std::max(most.gradient_buffers, gradients.buffers);
+    most.read = std::max(
+        most.read, states + gradients.read + weights.updated + weights.read + activations.moved);
+    most.written =
+        std::max(most.written, states + gradients.written + weights.updated + activations.moved);
   }
   return most;
 }
@@ -229,13 +239,20 @@ void note_what_stays(const Plan& plan, std::vector<std::string>& notes) {
         "in memory",
         plan.recipe().optimizer.type));
   }
+  const OffloadBytes disk = offload_bytes(plan);
+  if (plan.layout().offload && plan.layout().offload->gradients && disk.gradients == 0) {
+    notes.push_back(
+        fmt::format("zero_optimization.offload_optimizer.gradients: all gradients stay in memory, "
+                    "because a rank's part of each block is smaller than a transfer ({})",
+                    text::bytes(static_cast<std::uint64_t>(plan.layout().disk.block_bytes))));
+  }
   if (!plan.layout().weight_offload) return;
   if (plan.model().rules.packed) {
     notes.emplace_back(
         "zero_optimization.offload_param: the weights that adapter.quantize_base packs stay in "
         "memory, in their fewer bits");
   }
-  if (offload_bytes(plan).weights == 0) {
+  if (disk.weights == 0) {
     notes.emplace_back(
         "zero_optimization.offload_param: all weights stay in memory, because of max_in_cpu or "
         "stage3_param_persistence_threshold");

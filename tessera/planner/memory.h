@@ -10,10 +10,19 @@
 
 namespace tessera::planner {
 
+/// Values that rest on a disk.
+struct DiskNeed {
+  std::string key, what;   ///< the key of the folder, and what is there, in the plural
+  std::string folder;      ///< absolute
+  std::int64_t bytes = 0;  ///< of a rank
+  bool saved = true;       ///< checkpoints contain them
+  int ranks = 0;           ///< number of ranks that have them; 0: all
+};
 /// The memory that a rank needs besides its plan's model.
 struct Needs {
   std::int64_t beside = 0;     ///< bytes for other models and caches
   std::int64_t traveling = 0;  ///< bytes of buffers between hosts (travel_bytes())
+  std::vector<DiskNeed> disk;  ///< of other models
 };
 
 /// Share of the free memory that a plan may use; the rest is a reserve for fluctuations.
@@ -49,14 +58,15 @@ MemoryEstimate estimate_memory(const Plan& plan);
 /// activations that are not predicted count as 0.
 bool fits(const MemoryEstimate& need, int ranks, std::uint64_t available);
 
-/// Bytes of a rank that rest on a disk, on the stage that needs most: masters and states, working
-/// weights, and activations.
+/// Bytes of a rank that rest on a disk, on the stage that needs most: masters and states, sums of
+/// gradients, working weights, and activations.
 struct OffloadBytes {
-  std::int64_t states = 0, weights = 0, activations = 0;
+  std::int64_t states = 0, gradients = 0, weights = 0, activations = 0;
+  int gradient_buffers = 0;            ///< sums of gradients in memory at a time
   std::int64_t read = 0, written = 0;  ///< in a step
   /// Empty: they do not rest on a disk.
   std::string states_folder, weights_folder, activations_folder;
-  [[nodiscard]] std::int64_t total() const { return states + weights + activations; }
+  [[nodiscard]] std::int64_t total() const { return states + gradients + weights + activations; }
 };
 OffloadBytes offload_bytes(const Plan& plan);
 /// Bytes of a rank on a device in the memory of its host, on the stage that needs most: masters and
@@ -66,6 +76,8 @@ struct HostBytes {
   std::int64_t states = 0, weights = 0, activations = 0;
 };
 HostBytes host_bytes(const Plan& plan);
+/// What of the plan's own model rests on a disk; the kinds that are configured, also without bytes.
+std::vector<DiskNeed> disk_needs(const Plan& plan);
 /// Notes what stays in memory although its kind rests on a disk.
 void note_what_stays(const Plan& plan, std::vector<std::string>& notes);
 

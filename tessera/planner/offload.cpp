@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/offload.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -19,43 +22,38 @@
 #include "tessera/planner/memory.h"
 
 namespace tessera::planner {
-namespace {
 
-// The values that rest in a folder.
-struct Resting {
-  const char* key;
-  const char* what;
-  std::string folder;
-  std::int64_t bytes = 0;  // of a rank
-  bool saved = true;       // checkpoints contain it
-};
-
-std::vector<Resting> resting(const Plan& plan) {
+std::vector<DiskNeed> disk_needs(const Plan& plan) {
   const OffloadBytes bytes = offload_bytes(plan);
-  std::vector<Resting> out;
+  std::vector<DiskNeed> out;
   if (!bytes.states_folder.empty()) {
-    out.push_back({"zero_optimization.offload_optimizer.nvme_path",
-                   "masters and states",
-                   bytes.states_folder,
-                   bytes.states});
+    out.push_back({.key = "zero_optimization.offload_optimizer.nvme_path",
+                   .what = "masters and states",
+                   .folder = bytes.states_folder,
+                   .bytes = bytes.states});
+  }
+  if (bytes.gradients > 0) {
+    out.push_back({.key = "zero_optimization.offload_optimizer.nvme_path",
+                   .what = "gradients",
+                   .folder = bytes.states_folder,
+                   .bytes = bytes.gradients,
+                   .saved = false});
   }
   if (!bytes.weights_folder.empty()) {
-    out.push_back({"zero_optimization.offload_param.nvme_path",
-                   "weights",
-                   bytes.weights_folder,
-                   bytes.weights});
+    out.push_back({.key = "zero_optimization.offload_param.nvme_path",
+                   .what = "weights",
+                   .folder = bytes.weights_folder,
+                   .bytes = bytes.weights});
   }
   if (!bytes.activations_folder.empty()) {
-    out.push_back({"activation_checkpointing.offload.nvme_path",
-                   "activations",
-                   bytes.activations_folder,
-                   bytes.activations,
-                   /*saved=*/false});
+    out.push_back({.key = "activation_checkpointing.offload.nvme_path",
+                   .what = "activations",
+                   .folder = bytes.activations_folder,
+                   .bytes = bytes.activations,
+                   .saved = false});
   }
   return out;
 }
-
-}  // namespace
 
 void require_disk_folder(const std::string& key, const std::string& folder) {
   std::error_code ignored;
@@ -69,7 +67,9 @@ void require_disk_folder(const std::string& key, const std::string& folder) {
 }
 
 void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
-  for (const auto& [key, what, folder, bytes, saved] : resting(plan)) {
+  std::string last;
+  for (const auto& [key, what, folder, bytes, saved, ranks] : disk_needs(plan)) {
+    if (std::exchange(last, key) == key) continue;
     require_disk_folder(key, folder);
     if (memory::is_on_network(folder)) {
       notes.push_back(fmt::format(
@@ -90,20 +90,23 @@ void check_offload_folder(const Plan& plan, std::vector<std::string>& notes) {
 }
 
 void check_offload_space(const Plan& plan, int ranks) {
-  const std::vector<Resting> all = resting(plan);
+  std::vector<DiskNeed> all = disk_needs(plan);
+  const std::vector<DiskNeed>& others = plan.needs().disk;
+  all.insert(all.end(), others.begin(), others.end());
   const bool twice = copies_while_training(plan);
-  for (const Resting& one : all) {
+  for (const DiskNeed& one : all) {
+    const int sharing = memory::is_on_network(one.folder) ? plan.ranks() : ranks;
     std::int64_t bytes = 0;
     bool copied = false;
     std::vector<std::string> what;
-    for (const Resting& other : all) {
+    for (const DiskNeed& other : all) {
       if (memory::disk_of(other.folder) != memory::disk_of(one.folder)) continue;
-      bytes += other.bytes * (other.saved && twice ? 2 : 1);
+      const int holders = other.ranks > 0 ? std::min(other.ranks, sharing) : sharing;
+      bytes += other.bytes * holders * (other.saved && twice ? 2 : 1);
       copied = copied || (other.saved && twice);
-      what.emplace_back(other.what);
+      what.push_back(other.what);
     }
-    const auto need = static_cast<std::uint64_t>(
-        bytes * (memory::is_on_network(one.folder) ? plan.ranks() : ranks));
+    const auto need = static_cast<std::uint64_t>(bytes);
     const std::uint64_t free = files::free_bytes(one.folder);
     TESSERA_REQUIRE(
         need <= free,

@@ -15,8 +15,9 @@ class Plan;
 void check_offload_folder(const Plan& plan, std::vector<std::string>& notes);
 /// Throws Error{Io} unless `folder`, the value of `key`, is one in which a tier can make files.
 void require_disk_folder(const std::string& key, const std::string& folder);
-/// Throws Error{Io} if the disk of a folder is too small for `ranks` ranks. While a save is written
-/// in the background, the disk has the values of its step and those of later updates.
+/// Throws Error{Io} if the disk of a folder is too small for `ranks` ranks of the plan's model and
+/// of the others in its Needs. While a save is written in the background, the disk has the values
+/// of its step and those of later updates.
 void check_offload_space(const Plan& plan, int ranks);
 
 }  // namespace tessera::planner

@@ -99,10 +99,18 @@ class Ladder {
       layout_.offload = parallel::StateOffload{.folder = folder_};
       if (add(stage + place("offload_optimizer"), "")) return;
     }
-    if (layout_.weight_offload || excludes_parts()) return;
-    const std::string stage = raised_to(3);
-    layout_.weight_offload = parallel::WeightOffload{.folder = folder_};
-    add(stage + place("offload_param"), "");
+    if (!layout_.weight_offload && !excludes_parts()) {
+      const std::string stage = raised_to(3);
+      layout_.weight_offload = parallel::WeightOffload{.folder = folder_};
+      if (add(stage + place("offload_param"), "")) return;
+    }
+    const bool sums_whole = layout_.reduction_options().locally();
+    if (layout_.offload->gradients || sums_whole) return;
+    layout_.offload->gradients = true;
+    const std::int64_t before = rungs_.back().need.total();
+    add("zero_optimization.offload_optimizer.gradients true", "");
+    // Few blocks need as much memory for buffers as for their gradients.
+    if (rungs_.back().need.total() >= before) rungs_.pop_back();
   }
 
   /// The memory of the host of a device; whether that suffices is checked by itself.

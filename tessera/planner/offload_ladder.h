@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The smallest offload with which a plan fits into memory: recomputation, then a higher ZeRO stage,
-// then masters and states on a disk, then the weights too. Each rung keeps those before it.
+// then masters and states on a disk, then the weights and the gradients too. Each rung keeps those
+// before it.
 #pragma once
 
 #include <cstdint>

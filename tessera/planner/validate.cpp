@@ -34,6 +34,7 @@ parallel::OffloadChoice offload_choice(const TrainConfig& config) {
           .parallel = config.parallel,
           .optimizer = config.optimizer,
           .bf16_masters = config.bf16.bf16_master_weights_and_grads,
+          .once = config.gradient_reduction == parallel::Reduction::Once,
           .device = config.run.device};
 }
 

@@ -212,6 +212,13 @@ class Prediction {
         block.forward = std::max(block.forward, disk().second.seconds(stored));
         block.inputs = std::max(block.inputs, disk().first.seconds(stored));
       }
+      // The gradient of a block is written during the backward pass of the block before it, and
+      // added to that of earlier micro-batches.
+      if (const double sum = sum_on_disk(b); sum > 0) {
+        const double moved = std::max(disk().second.seconds(sum),
+                                      disk().first.seconds(sum * (micros_ - 1) / micros_));
+        block.weights = std::max(block.weights, moved - block.inputs);
+      }
     }
     for (int stage = 0; stage < layout_.stages.stages; ++stage)
       out.update.push_back(update_of(stage));
@@ -228,6 +235,16 @@ class Prediction {
         splits());
     return static_cast<double>(
         std::accumulate(blocks[b].stored.begin(), blocks[b].stored.end(), std::int64_t{0}));
+  }
+
+  // Bytes on the disk of a rank's part of a block's gradient.
+  [[nodiscard]] double sum_on_disk(std::size_t b) const {
+    if (!layout_.offload || !layout_.offload->gradients) return 0;
+    const BlockParts& block = (*elements_)[b];
+    const double experts = std::max(1, layout_.data_ranks / std::max(1, layout_.expert_ranks));
+    const double bytes = bytes_of(block.others().trained, layout_.sums) / layout_.data_ranks +
+                         bytes_of(block.experts.trained, layout_.sums) / experts;
+    return bytes < static_cast<double>(layout_.disk.block_bytes) ? 0 : bytes;
   }
 
   // The transfers of a block's weights and gradients.
@@ -309,7 +326,8 @@ class Prediction {
   double update_of(int stage) {
     const double ranks = layout_.zero_stage > 0 ? layout_.data_ranks : 1,
                  of_experts = std::max(1.0, ranks / std::max(1, layout_.expert_ranks));
-    double others = 0, experts = 0, weights = 0;  // weights: bytes that rest on a disk
+    double others = 0, experts = 0;
+    double weights = 0, sums = 0;  // bytes that rest on a disk
     for (int chunk = 0; chunk < layout_.stages.chunks; ++chunk) {
       const auto [first, last] =
           layout_.stages.blocks(stage, chunk, static_cast<int>(elements_->size()));
@@ -318,6 +336,7 @@ class Prediction {
         others += static_cast<double>(block.others().trained);
         experts += static_cast<double>(block.experts.trained);
         weights += on_disk(static_cast<std::size_t>(b), std::min(block.sharded, block.trained));
+        sums += sum_on_disk(static_cast<std::size_t>(b));
       }
     }
     const double numel = others / ranks + experts / of_experts;
@@ -329,7 +348,7 @@ class Prediction {
     const double states =
         layout_.offload ? 4.0 * (1 + states_) * layout_.offload->share * numel : 0;
     const double bytes = states + weights;
-    const double moved = std::max(disk().first.seconds(bytes), disk().second.seconds(bytes));
+    const double moved = std::max(disk().first.seconds(bytes + sums), disk().second.seconds(bytes));
     disk_ = std::max(disk_, std::max(0.0, moved - computed));
     return std::max(computed, moved);
   }

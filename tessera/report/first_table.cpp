@@ -374,6 +374,10 @@ std::vector<std::string> offload_lines(const planner::Plan& plan) {
     out.push_back(offload_line(
         plan, "masters and states", offload.folder, disk.states, offload.buffers, "group"));
   }
+  if (disk.gradients > 0) {
+    out.push_back(offload_line(
+        plan, "gradients", disk.states_folder, disk.gradients, disk.gradient_buffers, "part"));
+  }
   if (disk.weights > 0) {
     const parallel::WeightOffload& offload = *plan.layout().weight_offload;
     out.push_back(

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 600
-# A disk on which states, weights and activations rest fails, is full or slow, loses a part of a write, or the program is
+# A disk on which states, gradients, weights and activations rest fails, is full or slow, loses a part of a write, or the program is
 # killed: the run ends with an error that names the folder, the last checkpoint stays, and the training goes on from it with
 # the bits of an undisturbed one.
 # usage: bad_swap_test.sh PROGRAM
@@ -24,7 +24,7 @@ configure() {
   "data": {"train": "examples/data/shakespeare.txt", "sequence_length": 16},
   "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "trainer": {"max_steps": $steps},
   "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 4096,
-    "offload_optimizer": {"device": "nvme", "nvme_path": "$1/swap"},
+    "offload_optimizer": {"device": "nvme", "nvme_path": "$1/swap", "gradients": true},
     "offload_param": {"device": "nvme", "nvme_path": "$1/swap"}},
   "activation_checkpointing": {"granularity": "full", "offload": {"device": "nvme", "nvme_path": "$1/swap"}},
   "aio": {"block_size": 4096},

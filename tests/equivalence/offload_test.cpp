@@ -151,6 +151,91 @@ TEST(WeightOffload, OfAnAdaptersFrozenBaseChangesNoBit) {
                    with_weights_on(memory, disk, "2").train(layout, kSteps));
 }
 
+/// A training whose gradients rest on a disk.
+struct Gradients {
+  const char* name;
+  Layout layout;
+  const char* buffers;
+  bool weights;  ///< they rest there too
+  std::vector<std::pair<const char*, const char*>> keys;
+};
+
+// Parts of this tiny model are smaller than the usual transfer.
+TEST(GradientOffload, ToADiskChangesNoBitAlsoResumedInEitherDirection) {
+  const files::TempDir disk;
+  const Layout alone{.ranks = 1, .accumulation = 1, .stage = 3};
+  const Layout alone_in_parts{.ranks = 1, .accumulation = 4, .stage = 3};
+  const Layout two{.ranks = 2, .accumulation = 2, .stage = 2};
+  const Layout stages{
+      .ranks = 2, .accumulation = 4, .stage = 1, .pipeline = R"({"size": 2, "schedule": "1f1b"})"};
+  const std::pair<const char*, const char*> bf16 = {"bf16.enabled", "true"};
+  const std::vector<Gradients> all = {
+      {"fp32, clipped", alone, "3", false, {{"gradient_clipping", "0.5"}}},
+      {"bf16 with weights", alone_in_parts, "2", true, {bf16}},
+      {"sums in bf16, clipped by value",
+       alone_in_parts,
+       "1",
+       true,
+       {bf16, {"data_types.grad_accum_dtype", "\"bf16\""}, {"gradient_clip_value", "0.01"}}},
+      {"an average and sums of their own",
+       {.ranks = 1, .accumulation = 4, .stage = 2},
+       "3",
+       false,
+       {{"trainer.ema.decay", "0.9"}, {"gradient_reduction", "\"once\""}}},
+      {"two ranks with norms", two, "3", false, {bf16, {"optimizer.type", "\"Lamb\""}}},
+      {"two ranks that send bf16",
+       {.ranks = 2, .accumulation = 2, .stage = 3},
+       "2",
+       true,
+       {{"communication_data_type", "\"bf16\""}, {"optimizer.type", "\"Muon\""}}},
+      {"fp16 that overflows",
+       {.ranks = 2, .accumulation = 1, .stage = 1},
+       "1",
+       false,
+       {{"fp16", R"({"enabled": true, "initial_scale_power": 32, "hysteresis": 1})"}}},
+      {"a pipeline with a tied table", stages, "2", false, {{"model.dropout", "0.1"}}},
+      {"ranks that share layers and tokens",
+       {.ranks = 2, .accumulation = 1, .stage = 1, .tensor = 2, .sequence = true},
+       "3",
+       false,
+       {}},
+      {"ranks that share the tokens",
+       {.ranks = 2, .accumulation = 2, .stage = 1, .context = 2},
+       "3",
+       false,
+       {bf16}},
+      {"an adapter", alone, "3", false, {{"adapter", R"({"type": "lora", "r": 8})"}}},
+      {"recomputed blocks with rows",
+       two,
+       "3",
+       false,
+       {{"activation_checkpointing.enabled", "true"}, {"sparse_gradients", "true"}}},
+  };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Gradients& row = all[i];
+    SCOPED_TRACE(row.name);
+    TinyRun memory = sharded_run();
+    for (const auto& [key, value] : row.keys)
+      memory.set(key, value);
+    TinyRun on_disk = offloaded(memory, disk, row.buffers);
+    on_disk.set("zero_optimization.offload_optimizer.gradients", "true")
+        .set("aio.block_size", "4096");
+    if (row.weights) on_disk = with_weights_on(on_disk, disk, "2");
+    ASSERT_GT(planner::offload_bytes(on_disk.plan(row.layout)).gradients, 0);
+    const Trace whole = memory.train(row.layout, kSteps);
+    expect_same_bits(whole, on_disk.train(row.layout, kSteps));
+    if (i % 3 != 0) continue;
+    for (const auto& [first, second] :
+         {std::pair(&memory, &on_disk), std::pair(&on_disk, &memory)}) {
+      const files::TempDir saved;
+      (void)first->train(row.layout, 2, saved.path());
+      const Trace rest = second->train(row.layout, kSteps, {}, *checkpoint::newest(saved.path()));
+      EXPECT_EQ(rest.digest, whole.digest);
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(disk.path())) << "a file remains on the disk";
+}
+
 /// A training whose activations rest on a disk, or are divided over tensor-parallel ranks.
 struct Activations {
   const char* name;
@@ -200,12 +285,13 @@ TEST(ActivationOffload, ToADiskOrDividedOverRanksChangesNoBit) {
 
 // Everything that can rest on the disk does, and the run goes on in memory, and the other way
 // round.
-TEST(Offload, OfStatesWeightsAndActivationsTogetherResumesInEitherDirection) {
+TEST(Offload, OfEverythingTogetherResumesInEitherDirection) {
   const files::TempDir disk;
   const TinyRun memory = sharded_run()
                              .set("bf16.enabled", "true")
                              .set("activation_checkpointing.granularity", "\"full\"");
   TinyRun away = with_weights_on(offloaded(memory, disk, "3"), disk, "3");
+  away.set("zero_optimization.offload_optimizer.gradients", "true").set("aio.block_size", "4096");
   away.set("activation_checkpointing.offload",
            R"({"device": "nvme", "nvme_path": ")" + disk.path().string() + "\"}");
   const Layout layout{.ranks = 2, .accumulation = 2, .stage = 3};

@@ -88,6 +88,60 @@ TEST(MemoryEstimates, OfStatesOnADiskFollowItsKeys) {
   EXPECT_EQ(need(R"(, "ratio": 0)").disk, 0);
 }
 
+std::string gradients_offloaded(const std::string& more = "", const std::string& aio = "4096") {
+  return fmt::format(R"("train_batch_size": 4, "bf16": {{"enabled": true}},
+      "aio": {{"block_size": {}}}, "zero_optimization": {{"stage": 3, "offload_optimizer":
+      {{"device": "nvme", "nvme_path": "/tmp", "gradients": true}}}}{})",
+                     aio,
+                     more);
+}
+
+// Counted by hand on one rank, in fp32: 4 layers of 200 chunks, the token table (32 chunks), which
+// is tied and has two uses, the position table (16) and the last norm (2). In memory are three
+// parts of a layer, three of the tables, which are more than four times smaller, and the norm.
+TEST(MemoryEstimates, OfGradientsOnADiskAreBuffers) {
+  constexpr std::int64_t kChunkBytes = 4 * 1024, kLayer = 200 * kChunkBytes;
+  constexpr std::int64_t kOnce = (4 * 200 + 16 + 2) * kChunkBytes, kTable = 32 * kChunkBytes;
+  const auto plan = [](const std::string& more) {
+    return offload_plan("nano", gradients_offloaded(more));
+  };
+  const auto moved = [&](const std::string& more) { return offload_bytes(plan(more)); };
+  const std::string few = R"(, "gradient_accumulation_steps": 4)";
+
+  EXPECT_EQ(moved("").gradients, kOnce + 2 * kTable);
+  EXPECT_EQ(moved("").gradient_buffers, 3 + 3 + 1);
+  EXPECT_EQ(moved("").written - moved("").states, kOnce + 3 * kTable);
+  EXPECT_EQ(moved("").read - moved("").states, kOnce + 4 * kTable);
+  EXPECT_EQ(moved(few).written - moved("").written, 3 * (kOnce + 2 * kTable));
+  EXPECT_EQ(moved(few).read - moved("").read, 3 * (kOnce + 2 * kTable));
+  EXPECT_EQ(estimate_memory(plan("")).gradients, 3 * kLayer + 3 * kTable + 2 * kChunkBytes);
+  EXPECT_EQ(estimate_memory(plan("")).shared, 0);
+  // A part that is smaller than a transfer stays in memory.
+  EXPECT_EQ(offload_bytes(offload_plan("nano", gradients_offloaded("", "16777216"))).gradients, 0);
+}
+
+// The gradients are most of what is left when masters, states and weights rest on a disk.
+TEST(MemoryEstimates, OfALlama7bShapeFitInto12GiBWithGradientsOnADisk) {
+  const auto need = [](const std::string& sums, bool rest) {
+    const std::string text = fmt::format(R"({{"model": {{"family": "llama", "num_layers": 32,
+        "hidden_size": 4096, "num_heads": 32, "ffn_hidden_size": 11008, "vocab_size": 32000,
+        "max_positions": 2048}}, "data": {{"train": "a.txt", "sequence_length": 128}},
+        "tokenizer": {{"type": "byte"}}, "train_batch_size": 1, "bf16": {{"enabled": true}},
+        "activation_checkpointing": {{"granularity": "full"}}, "tiling": {{"lm_head": [1, 8]}},
+        "data_types": {{"grad_accum_dtype": "{}"}}, "zero_optimization": {{"stage": 3,
+        "offload_optimizer": {{"device": "nvme", "nvme_path": "/tmp", "gradients": {}}},
+        "offload_param": {{"device": "nvme", "nvme_path": "/tmp"}}}}}})",
+                                         sums,
+                                         rest);
+    return estimate_memory(make_plan(json::parse(text, "c.json"), /*ranks=*/1, "my.json"));
+  };
+  constexpr std::int64_t kLimit = std::int64_t{12} << 30;
+
+  EXPECT_GT(need("bf16", false).total(), kLimit);
+  EXPECT_LT(need("bf16", true).total(), kLimit);
+  EXPECT_LT(need("fp32", true).total(), kLimit);
+}
+
 std::string weights_offloaded(const std::string& folder, const std::string& more = "") {
   return fmt::format(R"("train_batch_size": 4, "bf16": {{"enabled": true}},
       "aio": {{"block_size": 4096}}, "zero_optimization": {{"stage": 3,
@@ -203,6 +257,11 @@ TEST(Offload, RefusesKeysThatContradictEachOther) {
                              {"device": "nvme", "nvme_path": "/tmp"}})",
                   "zero_optimization.offload_optimizer.device",
                   "stage is 0"},
+           BadRow{batch + R"("gradient_reduction": "once", "zero_optimization": {"stage": 1,
+                             "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp",
+                             "gradients": true}})",
+                  "zero_optimization.offload_optimizer.gradients",
+                  "sums whole gradients"},
            BadRow{batch + R"("zero_optimization": {"stage": 3, "offload_optimizer":
                              {"device": "nvme", "nvme_path": "/tmp", "ratio": 1.5}})",
                   "zero_optimization.offload_optimizer.ratio",
@@ -278,7 +337,8 @@ TEST(OffloadLadders, ProposeTheSmallestOffloadThatFits) {
   EXPECT_THAT(rungs_of(plan(1), 1, fits),
               ElementsAre(HasSubstr("granularity full"),
                           AllOf(HasSubstr("stage 1, "), HasSubstr("offload_optimizer")),
-                          AllOf(HasSubstr("stage 3, "), HasSubstr("offload_param"))));
+                          AllOf(HasSubstr("stage 3, "), HasSubstr("offload_param")),
+                          HasSubstr("offload_optimizer.gradients true")));
   EXPECT_FALSE(fits);
   EXPECT_THAT(rungs_of(plan(4), 1, fits),
               ElementsAre(HasSubstr("granularity full"),
@@ -286,7 +346,8 @@ TEST(OffloadLadders, ProposeTheSmallestOffloadThatFits) {
                           "zero_optimization.stage 2",
                           "zero_optimization.stage 3",
                           HasSubstr("offload_optimizer"),
-                          HasSubstr("offload_param")));
+                          HasSubstr("offload_param"),
+                          HasSubstr("offload_optimizer.gradients true")));
 }
 
 // What is typed after the refusal is a plan that fits.
@@ -295,7 +356,7 @@ TEST(OffloadLadders, AreInTheErrorOfAPlanThatDoesNotFit) {
                                  R"("train_batch_size": 1, "bf16": {"enabled": true},
           "activation_checkpointing": {"granularity": "full"})");
   const std::vector<OffloadRung> all = offload_ladder(plan, 1, "/tmp");
-  ASSERT_EQ(all.size(), 2U);
+  ASSERT_EQ(all.size(), 3U);
   const auto enough =
       static_cast<std::uint64_t>(static_cast<double>(all[0].need.total()) / kUsableMemory + 1024);
 
@@ -353,6 +414,35 @@ TEST(Offload, ToAFolderThatIsMissingOrFullIsRefusedAtTheStart) {
               AllOf(HasSubstr("offload_optimizer.nvme_path"), HasSubstr("free, and masters")));
 }
 
+// Other models than the plan's, which one rank has, or all.
+TEST(Offload, CountsTheRoomOfOtherModels) {
+  const files::TempDir dir;
+  const auto refusal = [&](std::int64_t bytes, int ranks) -> std::string {
+    DiskNeed need{.key = "rl.models.critic.offload.nvme_path",
+                  .what = "weights of the critic",
+                  .folder = dir.path().string(),
+                  .bytes = bytes,
+                  .saved = false,
+                  .ranks = ranks};
+    const Plan plan =
+        with(offload_plan("nano", R"("train_batch_size": 4)"), Needs{.disk = {std::move(need)}});
+    try {
+      check_offload_space(plan, /*ranks=*/4);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Io);
+      return error.what();
+    }
+    return "";
+  };
+  const auto free = static_cast<std::int64_t>(files::free_bytes(dir.path().string()));
+
+  EXPECT_EQ(refusal(free / 2, 1), "");
+  EXPECT_THAT(refusal(free / 2, 3),
+              AllOf(HasSubstr("rl.models.critic.offload.nvme_path"),
+                    HasSubstr("free, and weights of the critic need")));
+  EXPECT_NE(refusal(free / 3, 0), "");
+}
+
 TEST(Offload, TellsWhatStaysInMemory) {
   const auto notes = [](const std::string& type) {
     const PlanWithData plan(
@@ -364,6 +454,9 @@ TEST(Offload, TellsWhatStaysInMemory) {
 
   EXPECT_THAT(notes("Adafactor"), Contains(HasSubstr("the states of Adafactor by rows")));
   EXPECT_THAT(notes("AdamW"), Not(Contains(HasSubstr("stay in memory"))));
+  const PlanWithData small(offload_plan("nano", gradients_offloaded("", "16777216")), {});
+  EXPECT_THAT(place(small, std::uint64_t{1} << 60).notes(),
+              Contains(HasSubstr("all gradients stay in memory")));
   const PlanWithData kept(offload_plan("nano", weights_offloaded("/tmp", R"(, "max_in_cpu": 1e9)")),
                           {});
   EXPECT_THAT(place(kept, std::uint64_t{1} << 60).notes(),
@@ -376,6 +469,10 @@ TEST(FirstTables, SayWhereMastersAndStatesRest) {
   EXPECT_THAT(report::first_table(plan, {}),
               Contains(AllOf(HasSubstr("masters and states rest in /tmp: "),
                              HasSubstr("3 groups in memory"))));
+  const PlanWithData gradients(offload_plan("nano", gradients_offloaded()), {});
+  EXPECT_THAT(
+      report::first_table(gradients, {}),
+      Contains(AllOf(HasSubstr("gradients rest in /tmp: "), HasSubstr("7 parts in memory"))));
   const PlanWithData weights(offload_plan("nano", weights_offloaded("/tmp")), {});
   EXPECT_THAT(report::first_table(weights, {}),
               Contains(AllOf(HasSubstr("weights rest in /tmp: "), HasSubstr("3 parts in memory"))));

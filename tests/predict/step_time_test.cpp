@@ -55,6 +55,14 @@ TEST(StepTimeWithADisk, IsTheTravelIfTheDiskIsSlow) {
 
     EXPECT_NEAR(time_of(plan, kRate).seconds / seconds, 1, kTolerance) << states;
   }
+  // Gradients are written during the backward pass, in which weights are read.
+  const planner::Plan plan = plan_on_disk(kWeights + R"(}, "offload_optimizer":
+      {"device": "nvme", "nvme_path": "/tmp", "gradients": true})");
+  const planner::OffloadBytes disk = planner::offload_bytes(plan);
+  ASSERT_GT(disk.gradients, 0);
+  const double seconds = static_cast<double>(disk.read + disk.gradients) / kRate;
+
+  EXPECT_NEAR(time_of(plan, kRate).seconds / seconds, 1, kTolerance);
 }
 
 TEST(StepTimeWithADisk, NeedsItsRates) {
