@@ -12,8 +12,8 @@
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/experts.h"
 #include "tessera/nn/functional.h"
-#include "tessera/nn/tiled_form.h"
 #include "tessera/nn/tensor_parallel/transfers.h"
+#include "tessera/nn/tiled_form.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/linear.h"
 

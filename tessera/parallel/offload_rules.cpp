@@ -49,7 +49,8 @@ void check_states(const OffloadChoice& choice,
     add("zero_optimization.offload_optimizer.gradients",
         "not built yet on a GPU, where sums of gradients stay in its memory",
         "remove it");
-  } else if (offload.gradients.value_or(false) && choice.once && choice.zero.stage.value_or(0) < 2) {
+  } else if (offload.gradients.value_or(false) && choice.once &&
+             choice.zero.stage.value_or(0) < 2) {
     add("zero_optimization.offload_optimizer.gradients",
         "does not go with gradient_reduction \"once\" in stage 1, in which each rank sums whole "
         "gradients, which the others read",
