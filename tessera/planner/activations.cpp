@@ -20,7 +20,7 @@ namespace {
 
 // Margin for small tensors of a step and for the deviation of the probe; a prediction should never
 // be below the need.
-constexpr double kMargin = 1.05;
+constexpr double kMargin = 1.02;
 
 std::int64_t with_margin(std::int64_t bytes) {
   return static_cast<std::int64_t>(kMargin * static_cast<double>(bytes));
@@ -41,8 +41,10 @@ void add_stored(const Plan& plan, int stage, Activations& out) {
   constexpr std::int64_t kSlots = parallel::kActivationSlots;
   out.disk = (stored.most + kSlots - 1) / kSlots * kSlots * slot;
   out.moved = stored.tensors * slot;
-  out.training +=
+  const std::int64_t buffers =
       slot * std::min<std::int64_t>(plan.layout().activation_offload->buffers, stored.tensors);
+  out.training += buffers;
+  out.with_sums += buffers;
 }
 
 }  // namespace
@@ -54,7 +56,7 @@ Probes& Probes::operator=(const Probes& other) {
   return *this;
 }
 
-Activations predict_activations(const Plan& plan, int stage) {
+Activations predict_activations(const Plan& plan, int stage, std::span<const std::int64_t> sums) {
   Activations out;
   if (plan.data().sample.empty()) {
     out.unknown = "the tensors of a sample are known once the data is open";
@@ -63,7 +65,10 @@ Activations predict_activations(const Plan& plan, int stage) {
   const parallel::Probing probing = probing_of(plan);
   parallel::ProbeCache& cache = plan.model().probes.cache();
   try {
-    out.training = with_margin(parallel::most_activations(probing, stage, cache));
+    const parallel::StepActivations step = parallel::step_activations(probing, stage, cache, sums);
+    out.training = with_margin(step.most);
+    out.with_sums = step.with_sums + out.training - step.most;
+    out.flow = step.flow;
     if (plan.layout().activation_offload) add_stored(plan, stage, out);
     if (plan.run().eval.when().any() || !plan.data().options.test.empty())
       out.evaluation = with_margin(cache.evaluation(probing, plan.run().eval.micro_batch));
