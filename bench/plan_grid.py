@@ -4,12 +4,13 @@
 
 The rates are those of `tessera bench machine`. A correction (the logarithm of measured over predicted, linear in a few properties of a
 cell) is fitted to half of the models and applied to the others. Beside it stands one share of the peak, the best one of the same half.
-usage: plan_grid.py TESSERA FOLDER [ROUNDS] [CELLS] [compare]
+usage: plan_grid.py TESSERA FOLDER [ROUNDS] [CELLS] [compare|replan]
 CELLS: so many of the 320, drawn at random with a fixed seed, so that a larger number adds to a smaller one. compare: measures nothing.
+replan: measures nothing, but plans all cells anew with this program and the rates of FOLDER/cache.
 """
 import json, math, os, random, statistics, subprocess, sys
 
-words = [word for word in sys.argv[1:] if word not in ("", "compare")]
+words = [word for word in sys.argv[1:] if word not in ("", "compare", "replan")]
 tessera, folder = words[0], words[1]
 rounds = int(words[2]) if len(words) > 2 else 2
 number_of_cells = int(words[3]) if len(words) > 3 else None
@@ -51,6 +52,10 @@ def cells():
     return all_of_them[:number_of_cells]
 
 
+def planned(file, ranks):
+    return call(["plan", file, "-n", str(ranks), "--device", "here", "--json"])
+
+
 def measure():
     """One JSON line a cell and round: what is there already is not measured again."""
     path = os.path.join(folder, "cells.jsonl")
@@ -70,7 +75,7 @@ def measure():
                 subprocess.run(["rm", "-rf", run])
                 row = {"cell": cell, "round": number, "model": m}
                 if number == 0:
-                    plan = call(["plan", file, "-n", str(layout[0]), "--device", "here", "--json"])
+                    plan = planned(file, layout[0])
                     if plan.returncode != 0:
                         row["error"] = plan.stderr.strip().split("\n")[0]
                     else:
@@ -119,6 +124,23 @@ def told(name, errors):
           f"95th percentile {100 * quantile(errors, .95):5.1f} %, most {100 * max(errors):6.1f} %")
 
 
+def plan_again(rows):
+    """Replaces the plans by those of this program."""
+    file = os.path.join(folder, "replan.json")
+    for row in rows.values():
+        row.pop("plan", None)
+    for cell, _, model, layout in cells():
+        if cell not in rows:
+            continue
+        with open(file, "w") as config:
+            json.dump(config_of(model, layout, os.path.join(folder, "run")), config)
+        plan = planned(file, layout[0])
+        if plan.returncode == 0:
+            rows[cell]["plan"] = json.loads(plan.stdout)
+        else:
+            print(f"cell {cell} cannot be planned: {plan.stderr.strip()}")
+
+
 def compare():
     rows, errors = {}, {}
     for line in map(json.loads, open(os.path.join(folder, "cells.jsonl"))):
@@ -130,6 +152,8 @@ def compare():
         row["memory"] = line["memory"]
         if "plan" in line:
             row["plan"] = line["plan"]
+    if "replan" in sys.argv:
+        plan_again(rows)
     rows = [row for row in rows.values() if "plan" in row]
     for row in rows:
         row["predicted"] = row["plan"]["step_s"]
@@ -152,9 +176,12 @@ def compare():
     # Steps count what tensors and buffers take; a plan also has the base memory of a process.
     memory = lambda row: row["plan"]["memory_bytes"] - row["plan"]["memory_parts_bytes"]["other"]
     told("memory without that of a bare process, all", [abs(memory(row) / row["memory"] - 1) for row in rows])
-    print(f"planned less than was used: {sum(memory(row) < row['memory'] for row in rows)} cells")
+    less = [1 - memory(row) / row["memory"] for row in rows if memory(row) < row["memory"]]
+    print(f"planned less than was used: {len(less)} cells" + (f", by {100 * max(less):.1f} % at most" if less else ""))
+    inside = sum(row["plan"]["step_low_s"] <= row["measured"] <= row["plan"]["step_high_s"] for row in rows)
+    print(f"measured within the planned interval: {inside} of {len(rows)} cells")
 
 
-if "compare" not in sys.argv:
+if "compare" not in sys.argv and "replan" not in sys.argv:
     measure()
 compare()

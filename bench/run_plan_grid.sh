@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Trains 320 cells of families, sizes and layouts for a few steps each, and compares time and memory with their plans; half of the models
 # are fitted, the others predicted. What was measured stays in FOLDER/cells.jsonl, and the same command goes on.
-# usage: bench/run_plan_grid.sh TESSERA FOLDER [ROUNDS] [CELLS] [compare]
+# usage: bench/run_plan_grid.sh TESSERA FOLDER [ROUNDS] [CELLS] [compare|replan]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-tessera=$(realpath "${1:?usage: run_plan_grid.sh TESSERA FOLDER [ROUNDS] [CELLS] [compare]}")
+tessera=$(realpath "${1:?usage: run_plan_grid.sh TESSERA FOLDER [ROUNDS] [CELLS] [compare|replan]}")
 folder=$(realpath -m "${2:?a folder}")
 mkdir -p "$folder"
 export TESSERA_CACHE=${TESSERA_CACHE:-$folder/cache} OMP_WAIT_POLICY=passive

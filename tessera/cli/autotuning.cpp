@@ -402,11 +402,16 @@ int autotune(const std::string& mode, const std::vector<std::string>& line) {
   int ranks = ranks_of(words.ranks);
   if (!choice.pool.empty()) ranks = fewest_slots(choice.pool);
 
+  const std::string name = path.empty() ? name_from_flags(words.model) : path;
+  {
+    // What is refused is refused before this machine is measured.
+    const tune::Space space(source, ranks, name, predict::DescribedMachine());
+    check_batch(block, space);
+    check_model(block, space.base().model().resolved);
+    (void)mapped_flags(block.mappings, tune::with_choice(space.source(), space.own()));
+  }
   const predict::DescribedMachine machine = measured_machine(!words.common.quiet);
-  tune::Space space(source, ranks, path.empty() ? name_from_flags(words.model) : path, machine);
-  check_batch(block, space);
-  check_model(block, space.base().model().resolved);
-  (void)mapped_flags(block.mappings, tune::with_choice(space.source(), space.own()));
+  tune::Space space(source, ranks, name, machine);
   tune::TuneOptions options;
   tune::SearchOptions& search = options.search;
   search.metric = block.metric;

@@ -280,6 +280,7 @@ std::vector<std::pair<std::string_view, std::int64_t>> parts_of(
           {"gradients", need.gradients},
           {"optimizer", need.optimizer},
           {"activations", need.activations},
+          {"messages", need.messages},
           {"other", need.other},
           {"shared", need.shared}};
 }
@@ -301,7 +302,7 @@ std::string ours_text(const planner::Plan& plan) {
                   text::with_commas(planner::sequence_length_of(plan)));
   const bool known = need.unknown.empty();
   for (const auto& [name, count] : parts_of(need)) {
-    if (name != "shared" && (known || name != "activations"))
+    if (name != "shared" && (count > 0 || name != "messages") && (known || name != "activations"))
       out += fmt::format("  {:<12} {:>10}\n", name, in_bytes(count));
   }
   if (!known) out += fmt::format("  activations are not predicted: {}\n", need.unknown);

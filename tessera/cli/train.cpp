@@ -105,6 +105,7 @@ json::Value memory_json(const planner::Plan& plan) {
                                          {"gradients", json::Value::integer(need.gradients)},
                                          {"optimizer", json::Value::integer(need.optimizer)},
                                          {"activations", json::Value::integer(need.activations)},
+                                         {"messages", json::Value::integer(need.messages)},
                                          {"other", json::Value::integer(need.other)},
                                          {"copies", json::Value::integer(need.copies)},
                                          {"shared", json::Value::integer(need.shared)}});

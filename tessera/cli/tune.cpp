@@ -278,6 +278,10 @@ int tune_command(const std::vector<std::string>& line) {
   if (!parse(words, rest)) return kExitOk;
   check(words);
   const double budget = seconds_of(words.budget);
+  tune::check_budget(budget);
+  tune::SearchOptions search;
+  search.metric = tune::metric_of(words.metric);
+  search.fixed = tune::fixed_of(words.fix);
   const std::string path = interop::config_of(words.config, foreign);
   json::Value source = path.empty() ? configuration_from_flags(words.model, words.data, foreign)
                                     : read_configs(words.config, foreign);
@@ -291,16 +295,16 @@ int tune_command(const std::vector<std::string>& line) {
   if (hosts.several && !words.ranks) words.ranks = fewest_slots(hosts.pool);
   const auto ranks = static_cast<int>(
       std::clamp<std::int64_t>(words.ranks.value_or(1), 0, predict::kMostPlannedRanks + 1));
-  // The rates of this machine are measured when they are needed first.
+  const std::string name = path.empty() ? name_from_flags(words.model) : path;
+  // The rates of this machine are measured when they are needed first: not for a configuration that
+  // is refused.
+  (void)tune::Space(source, ranks, name, predict::DescribedMachine());
   if (words.machine.device.empty())
     (void)measured_machine(!words.common.quiet && !words.common.json);
   const predict::DescribedMachine machine = words.machine.machine(ranks);
   // Rates of another CPU say nothing about trials on this one.
   const bool here = words.machine.is_here();
 
-  tune::SearchOptions search;
-  search.metric = tune::metric_of(words.metric);
-  search.fixed = tune::fixed_of(words.fix);
   // A value that the command line sets is meant.
   for (const std::string& assignment : words.set) {
     try {
@@ -317,7 +321,6 @@ int tune_command(const std::vector<std::string>& line) {
     };
     if (!words.ranks) search.ranks = numbers_of_ranks(cores);
   }
-  const std::string name = path.empty() ? name_from_flags(words.model) : path;
   tune::Space space(source, ranks, name, machine);
   if (!here || words.dry_run) return show_search(space, search, words.common.json);
 

@@ -33,13 +33,22 @@ constexpr const char* kPlugin = "libtessera_cuda.so";
 /// The value of TESSERA_CUDA_PLUGIN for libtorch's kernels alone.
 constexpr const char* kNoPlugin = "none";
 
+/// The folder of libtorch, which is looked up once; empty if it is not known.
+const fs::path& torch_folder() {
+  static const fs::path folder = [] {
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info) == 0) return fs::path();
+    return fs::path(info.dli_fname).parent_path();
+  }();
+  return folder;
+}
+
 /// The folder of the CUDA libraries: TESSERA_CUDA, that of libtorch itself, or the one that
 /// `tools/setup.sh --cuda` fills next to it.
 fs::path library_folder() {
   if (const char* const named = std::getenv("TESSERA_CUDA")) return named;
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info) == 0) return {};
-  const fs::path own = fs::path(info.dli_fname).parent_path();
+  const fs::path& own = torch_folder();
+  if (own.empty()) return {};
   std::error_code unknown;
   const fs::path root = own.parent_path().parent_path();
   const fs::path beside = fs::path(root.string() + "-cuda") / "torch" / "lib";

@@ -27,10 +27,14 @@ std::string own_file() {
 
 }  // namespace
 
+// The folder is looked up once: the lookup reads all symbols of the library.
 fs::path own_folder() {
-  std::error_code unknown;
-  const fs::path file = fs::canonical(own_file(), unknown);
-  return unknown ? fs::path(own_file()).parent_path() : file.parent_path();
+  static const fs::path folder = [] {
+    std::error_code unknown;
+    const fs::path file = fs::canonical(own_file(), unknown);
+    return unknown ? fs::path(own_file()).parent_path() : file.parent_path();
+  }();
+  return folder;
 }
 
 void open_device_plugin(const fs::path& path) {

@@ -61,8 +61,8 @@ struct NormGradArgs {
 /// for their arguments.
 class Backend {
  public:
-  /// The products of linear.h.
-  enum class Product { Linear, InputGrad, WeightGrad };
+  /// The products of linear.h; a scaled one has a factor.
+  enum class Product { Linear, InputGrad, WeightGrad, ScaledWeightGrad };
 
   Backend() = default;
   virtual ~Backend() = default;

@@ -127,7 +127,12 @@ void linear_weight_grad(const at::Tensor& dy_NO,
       "linear_weight_grad into " + shape(dw_OI),
       "pass float of [" + std::to_string(dy.size(1)) + ", " + std::to_string(x.size(1)) + "]");
   if (dw_OI.is_meta() || dy.is_meta()) {
-    scratch_of(Backend::Product::WeightGrad, dy.t(), x, at::kFloat, accumulate);
+    const bool scaled = scale != 1.0F;
+    scratch_of(scaled ? Backend::Product::ScaledWeightGrad : Backend::Product::WeightGrad,
+               dy.t(),
+               x,
+               at::kFloat,
+               accumulate);
     return;
   }
   backend(dy.device())

@@ -457,13 +457,25 @@ std::int64_t most_activations(std::span<const Action> actions,
                               const StageLayout& layout,
                               int stage,
                               std::span<const BlockBytes> blocks,
-                              std::int64_t batch) {
+                              std::int64_t batch,
+                              std::span<const std::int64_t> sums) {
   std::map<int, std::int64_t> left;  // remaining actions of each micro-batch
   for (const Action& action : actions)
     ++left[action.micro];
   std::set<std::pair<int, int>> received;  // chunks and micro-batches that began with a message
   std::int64_t live = 0, most = 0;
+  // The place of each block among those of the stage, for `sums` that do not exist yet.
+  std::map<int, std::size_t> without_sum;
+  for (int chunk = 0; chunk < layout.chunks && !sums.empty(); ++chunk) {
+    const auto [first, last] = layout.blocks(stage, chunk, static_cast<int>(blocks.size()));
+    for (int b = first; b < last; ++b)
+      without_sum.emplace(b, without_sum.size());
+  }
   const auto pass = [&](int block, ActionKind kind) {
+    if (const auto at = without_sum.find(block); at != without_sum.end() && makes_gradients(kind)) {
+      live += sums[at->second];
+      without_sum.erase(at);
+    }
     const auto& passes = blocks[static_cast<std::size_t>(block)].passes;
     const auto found = passes.find(kind);
     if (found == passes.end()) return;
@@ -478,8 +490,28 @@ std::int64_t most_activations(std::span<const Action> actions,
     return blocks[static_cast<std::size_t>(block)];
   };
   const auto count = static_cast<int>(blocks.size());
-  for (const Action& action : actions) {
+  // Messages are received into memory that exists from the pass before them on, as the executor
+  // posts them.
+  std::size_t posted = 0;
+  std::set<std::pair<int, int>> ran;  // chunks and micro-batches whose gradients have a shape
+  const auto post = [&](const Action& action) {
     const auto [first, last] = layout.blocks(stage, action.chunk, count);
+    if (action.kind == ActionKind::ReceiveFlow) change(of(first).flow);
+    if (action.kind == ActionKind::ReceiveGradient && last < count) change(of(last).gradient);
+  };
+  const auto post_ahead = [&](std::size_t from) {
+    for (posted = std::max(posted, from); posted < actions.size(); ++posted) {
+      const Action& next = actions[posted];
+      if (is_pass(next.kind) || next.kind == ActionKind::Load) break;
+      if (next.kind == ActionKind::ReceiveGradient && !ran.contains({next.chunk, next.micro}))
+        break;
+      post(next);
+    }
+  };
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    const auto [first, last] = layout.blocks(stage, action.chunk, count);
+    if (is_pass(action.kind)) post_ahead(i + 1);
     switch (action.kind) {
       case ActionKind::Load:
         change(batch);
@@ -487,6 +519,7 @@ std::int64_t most_activations(std::span<const Action> actions,
       case ActionKind::Forward:
         for (int b = first; b < last; ++b)
           pass(b, action.kind);
+        ran.emplace(action.chunk, action.micro);
         break;
       case ActionKind::Backward:
       case ActionKind::BackwardInputs:
@@ -500,13 +533,13 @@ std::int64_t most_activations(std::span<const Action> actions,
         break;
       case ActionKind::ReceiveFlow:
         received.emplace(action.chunk, action.micro);
-        change(of(first).flow);
+        if (i >= posted) post(action);
         break;
       case ActionKind::SendGradient:
         live -= of(first).gradient;
         break;
       case ActionKind::ReceiveGradient:
-        if (last < count) change(of(last).gradient);
+        if (i >= posted) post(action);
         break;
       case ActionKind::SendFlow:
         break;

@@ -87,12 +87,14 @@ std::vector<std::string> probe_terms(const ProbedModel& probed);
 
 /// The peak memory of a stage over all `actions`, in bytes. `blocks`: the measurements of each
 /// block of the model in this run. `batch`: bytes of one micro-batch, which is held from its Load
-/// to its last action. Pure.
+/// to its last action. `sums`: bytes that stay from the first pass of each block of the stage that
+/// makes gradients on; empty: none. Pure.
 std::int64_t most_activations(std::span<const Action> actions,
                               const StageLayout& layout,
                               int stage,
                               std::span<const BlockBytes> blocks,
-                              std::int64_t batch);
+                              std::int64_t batch,
+                              std::span<const std::int64_t> sums = {});
 
 /// The tensors of a stage that rest in an ActivationStore.
 struct StoredActivations {

@@ -25,20 +25,21 @@ const ParamInfo* table_of(const PlannedBuffer& buffer, const Layout& layout) {
 }
 
 // Number of rows for which a rank has memory if a table's gradient consists of rows: its own rows,
-// which may all differ, the sums over all ranks, which one rank may own, and message buffers. 0 if
-// there are too many for it. Buffers that grow may be twice as large.
+// which may all differ as far as there are `ids`, the sums over all ranks, which one rank may own,
+// and message buffers. 0 if there are too many for it. Buffers that grow may be twice as large.
 std::int64_t rows_kept(const PlannedBuffer& buffer,
                        std::int64_t table_rows,
                        const Layout& layout,
-                       std::int64_t tokens) {
+                       std::int64_t tokens,
+                       std::int64_t ids) {
   constexpr std::int64_t kShare = TablePlace::kShare;
   const std::int64_t n = buffer.ranks.fold;
   const bool wide = layout.sums == DType::F32 && layout.sent == DType::F32;
   const bool asked = buffer.uses() > 1 || (layout.sparse_rows && n > 1);
   const std::int64_t own =
-      layout.reduction_options().locally() ? layout.accumulation * tokens : tokens;
+      std::min(ids, layout.reduction_options().locally() ? layout.accumulation * tokens : tokens);
   if (!wide || !asked || n * own * kShare > table_rows) return 0;
-  const std::int64_t owned = table_rows / n, sums = n * layout.accumulation * tokens;
+  const std::int64_t owned = table_rows / n, sums = std::min(ids, n * layout.accumulation * tokens);
   const std::int64_t in_sums = sums * kShare > owned ? owned : 2 * sums;
   return 2 * own + in_sums + (n > 1 ? 2 * n * own : 0);
 }
@@ -81,7 +82,6 @@ class OnDisk {
       out.buffers += static_cast<int>(buffers);
       out.sums += buffers * largest_of[c];
     }
-    out.reuse_activations = false;
   }
 
  private:
@@ -101,30 +101,34 @@ struct Pool {
 
 }  // namespace
 
-GradientBytes gradient_bytes(const PlannedStage& stage, const Layout& layout, std::int64_t tokens) {
+GradientBytes gradient_bytes(const PlannedStage& stage,
+                             const Layout& layout,
+                             std::int64_t tokens,
+                             std::int64_t ids) {
   const ReductionOptions reduction = layout.reduction_options();
   const auto value = static_cast<std::int64_t>(size_of(layout.sums));
   GradientBytes out;
-  // While ranks sum their own gradients, these are whole on every rank, and live in buffers of
-  // their own.
-  bool sums_own = false;
+  out.sums_of_blocks.assign(static_cast<std::size_t>(stage.blocks), 0);
   OnDisk on_disk(layout);
   std::map<std::pair<std::uint16_t, std::int64_t>, Pool> pools;
   for (const PlannedBuffer& buffer : stage.buffers) {
     if (!buffer.group.trainable) continue;
     const std::int64_t numel = buffer.layout.numel();
     const bool local = reduction.locally() && buffer.ranks.inputs() > 1;
-    sums_own = sums_own || local;
     const std::int64_t bytes = sum_bytes(reduction, buffer.ranks.fold, numel, buffer.ranks.slices);
     const ParamInfo* const table = table_of(buffer, layout);
     const std::int64_t rows =
-        table == nullptr ? 0 : rows_kept(buffer, table->shape.front(), layout, tokens);
+        table == nullptr ? 0 : rows_kept(buffer, table->shape.front(), layout, tokens, ids);
     // Of the uses of a tied table, that of the embedding needs only its few rows.
     const bool instead = rows > 0 && buffer.uses() > 1 && !local;
-    if (!on_disk.take(buffer, bytes, local))
-      out.sums += (instead ? buffer.uses() - 1 : buffer.uses()) * bytes;
+    const bool rests = on_disk.take(buffer, bytes, local);
+    if (!rests) out.sums += (instead ? buffer.uses() - 1 : buffer.uses()) * bytes;
     if (rows > 0) out.rows += rows * (table->local_numel() / table->shape.front()) * value;
-    out.largest_sum = std::max(out.largest_sum, bytes);
+    // While ranks sum their own gradients, these are whole on every rank, and live in buffers of
+    // their own as long as the training.
+    const bool stays = rests || (local && buffer.ranks.slices == 1);
+    for (std::size_t use = instead ? 1 : 0; use < buffer.blocks.size() && !stays; ++use)
+      out.sums_of_blocks[static_cast<std::size_t>(buffer.blocks[use])] += bytes;
     if (reduction.keeps_residuals(buffer.ranks.fold)) out.residuals += 2 * buffer.uses() * numel;
     Pool& pool = pools[{buffer.group.axes.fold.bits(), numel}];
     pool.ranks = buffer.ranks;
@@ -136,7 +140,6 @@ GradientBytes gradient_bytes(const PlannedStage& stage, const Layout& layout, st
     out.in_flight +=
         in_flight(reduction, fold, numel, pool.uses, slices).bytes(reduction, fold, numel, slices);
   }
-  out.reuse_activations = layout.accumulation == 1 && !sums_own;
   on_disk.add_to(out);
   return out;
 }

@@ -2,6 +2,7 @@
 #include "tessera/parallel/planned_buffers.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -55,6 +56,53 @@ std::vector<int> blocks_of(const StageLayout& stages, int stage, int count) {
   return out;
 }
 
+// The places of ranks among `ranks` that are compared: gaps between parameters follow each other in
+// the same way everywhere, and padding is at the end.
+std::vector<int> compared(int ranks) {
+  constexpr int kAll = 8;
+  std::vector<int> out;
+  if (ranks <= kAll) {
+    for (int rank = 0; rank < ranks; ++rank)
+      out.push_back(rank);
+    return out;
+  }
+  for (int i = 0; i < kAll; ++i)
+    out.push_back(static_cast<int>(std::int64_t{i} * (ranks - 1) / (kAll - 1)));
+  return out;
+}
+
+// Elements of parameters in a range of a buffer.
+std::int64_t elements_in(const PlannedBuffer& buffer, const OwnedRange& range) {
+  std::int64_t out = 0;
+  for (const Segment& segment : buffer.layout.segments())
+    out += range.of(segment).numel;
+  return out;
+}
+
+// Sets the ranges that the rank with the most elements owns, in all buffers with the same ranks.
+void own_most(std::vector<PlannedBuffer>& buffers) {
+  std::map<std::uint16_t, std::vector<PlannedBuffer*>> by_fold;
+  for (PlannedBuffer& buffer : buffers)
+    by_fold[buffer.group.axes.fold.bits()].push_back(&buffer);
+  for (const auto& [fold, of_fold] : by_fold) {
+    std::int64_t most = -1;
+    int best = 0;
+    for (const int index : compared(of_fold.front()->ranks.fold)) {
+      std::int64_t elements = 0;
+      for (const PlannedBuffer* const buffer : of_fold) {
+        if (buffer->group.trainable)
+          elements += elements_in(*buffer, owned_range(buffer->layout, /*stage=*/1, index));
+      }
+      if (elements > most) {
+        most = elements;
+        best = index;
+      }
+    }
+    for (PlannedBuffer* const buffer : of_fold)
+      buffer->owned = owned_range(buffer->layout, /*stage=*/1, best);
+  }
+}
+
 }  // namespace
 
 GroupSizes sizes_of(const mesh::Mesh& mesh, const GroupAxes& axes) {
@@ -64,24 +112,30 @@ GroupSizes sizes_of(const mesh::Mesh& mesh, const GroupAxes& axes) {
           .slices = mesh.size(axes.sources)};
 }
 
-PlannedStage plan_stage(const nn::Model& model,
-                        const Layout& layout,
-                        const ParameterRules& rules,
-                        int stage) {
-  WeightOptions weights = layout.weight_options(rules);
+namespace {
+
+WeightOptions weights_of(const Layout& layout, const ParameterRules& rules) {
+  WeightOptions out = layout.weight_options(rules);
   // A single rank needs no gathers, whatever the stage.
-  if (layout.shard_ranks == 1 && weights.residency == Residency::Sharded)
-    weights.residency = Residency::Whole;
-  const std::vector<int> blocks =
-      blocks_of(layout.stages, stage, static_cast<int>(model.blocks.size()));
+  if (layout.shard_ranks == 1 && out.residency == Residency::Sharded)
+    out.residency = Residency::Whole;
+  return out;
+}
+
+// The buffers of `plan`, which is that of the whole model, that the stage has.
+PlannedStage stage_of(const FlatPlan& plan,
+                      const Layout& layout,
+                      const WeightOptions& weights,
+                      int stage,
+                      int count) {
+  const std::vector<int> blocks = blocks_of(layout.stages, stage, count);
   const mesh::Mesh mesh = layout.mesh();
   PlannedStage out;
   out.blocks = static_cast<int>(blocks.size());
   out.zero_stage = layout.zero_stage;
   out.working = layout.working;
   out.parts_in_memory = weights.tier_buffers;
-  FlatPlan plan = plan_flat_groups(placed_blocks(model, layout, rules, weights.experts), weights);
-  for (FlatGroupPlan& group : plan.groups) {
+  for (const FlatGroupPlan& group : plan.groups) {
     std::vector<int> here;
     for (const FlatGroupPlan::BlockUse& use : group.uses) {
       const auto at = std::ranges::find(blocks, use.block);
@@ -98,8 +152,33 @@ PlannedStage plan_stage(const nn::Model& model,
                                       static_cast<std::int64_t>(size_of(layout.working)));
     }
     out.buffers.push_back(
-        {std::move(group), std::move(flat), strategy, ranks, owned, std::move(here), on_disk});
+        {group, std::move(flat), strategy, ranks, owned, std::move(here), on_disk});
   }
+  if (layout.zero_stage > 0) own_most(out.buffers);
+  return out;
+}
+
+}  // namespace
+
+PlannedStage plan_stage(const nn::Model& model,
+                        const Layout& layout,
+                        const ParameterRules& rules,
+                        int stage) {
+  const WeightOptions weights = weights_of(layout, rules);
+  const FlatPlan plan =
+      plan_flat_groups(placed_blocks(model, layout, rules, weights.experts), weights);
+  return stage_of(plan, layout, weights, stage, static_cast<int>(model.blocks.size()));
+}
+
+std::vector<PlannedStage> plan_stages(const nn::Model& model,
+                                      const Layout& layout,
+                                      const ParameterRules& rules) {
+  const WeightOptions weights = weights_of(layout, rules);
+  const FlatPlan plan =
+      plan_flat_groups(placed_blocks(model, layout, rules, weights.experts), weights);
+  std::vector<PlannedStage> out;
+  for (int stage = 0; stage < layout.stages.stages; ++stage)
+    out.push_back(stage_of(plan, layout, weights, stage, static_cast<int>(model.blocks.size())));
   return out;
 }
 

@@ -27,7 +27,7 @@ struct GroupSizes {
 };
 GroupSizes sizes_of(const mesh::Mesh& mesh, const GroupAxes& axes);
 
-/// A flat buffer as it will be on the first rank of its fold, which has the least padding.
+/// A flat buffer as it will be on the rank of its fold whose shards have the most elements.
 struct PlannedBuffer {
   FlatGroupPlan group;
   FlatLayout layout;
@@ -53,5 +53,9 @@ PlannedStage plan_stage(const nn::Model& model,
                         const Layout& layout,
                         const ParameterRules& rules,
                         int stage);
+/// The same for all stages, at little more than the cost of one.
+std::vector<PlannedStage> plan_stages(const nn::Model& model,
+                                      const Layout& layout,
+                                      const ParameterRules& rules);
 
 }  // namespace tessera::parallel

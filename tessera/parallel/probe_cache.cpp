@@ -146,9 +146,13 @@ std::vector<BlockBytes> blocks_of(const Probing& probing,
                                   const std::vector<Action>& actions,
                                   ProbeCache& cache) {
   const bool split = splits_backward(actions);
+  std::map<bool, const std::vector<BlockBytes>*> known;  // by whether blocks run again
   std::vector<BlockBytes> blocks;
-  for (std::size_t b = 0; b < probing.model.blocks.size(); ++b)
-    blocks.push_back(cache.training(probing, runs_again(probing, b), split)[b]);
+  for (std::size_t b = 0; b < probing.model.blocks.size(); ++b) {
+    const std::vector<BlockBytes>*& of = known[runs_again(probing, b)];
+    if (of == nullptr) of = &cache.training(probing, runs_again(probing, b), split);
+    blocks.push_back((*of)[b]);
+  }
   return blocks;
 }
 
@@ -160,10 +164,20 @@ StoredActivations stored_activations(const Probing& probing, int stage, ProbeCac
       actions, probing.layout.stages, stage, blocks_of(probing, actions, cache));
 }
 
-std::int64_t most_activations(const Probing& probing, int stage, ProbeCache& cache) {
+StepActivations step_activations(const Probing& probing,
+                                 int stage,
+                                 ProbeCache& cache,
+                                 std::span<const std::int64_t> sums) {
   const std::vector<Action> actions = actions_of(probing, stage);
   const std::vector<BlockBytes> blocks = blocks_of(probing, actions, cache);
-  return most_activations(actions, probing.layout.stages, stage, blocks, batch_bytes(probing));
+  const auto most = [&](std::span<const std::int64_t> with) {
+    return most_activations(
+        actions, probing.layout.stages, stage, blocks, batch_bytes(probing), with);
+  };
+  StepActivations out{.most = most({}), .with_sums = most(sums)};
+  for (const BlockBytes& block : blocks)
+    out.flow = std::max(out.flow, block.flow);
+  return out;
 }
 
 std::vector<std::string> terms_of(const Probing& probing, std::int64_t samples) {

@@ -41,9 +41,18 @@ class ProbeCache {
   std::map<std::string, std::int64_t> evaluation_;
 };
 
-/// The peak bytes of a training step on a stage. Throws the errors of blocks that do not run on
-/// meta tensors. Cost: a few milliseconds the first time, then arithmetic.
-std::int64_t most_activations(const Probing& probing, int stage, ProbeCache& cache);
+/// Bytes of a training step on a stage.
+struct StepActivations {
+  std::int64_t most = 0;       ///< the peak
+  std::int64_t with_sums = 0;  ///< the peak together with the sums of gradients
+  std::int64_t flow = 0;       ///< the largest flow between two blocks of the model
+};
+/// `sums`: GradientBytes::sums_of_blocks; empty: with_sums is `most`. Throws the errors of blocks
+/// that do not run on meta tensors. Cost: a few milliseconds the first time, then arithmetic.
+StepActivations step_activations(const Probing& probing,
+                                 int stage,
+                                 ProbeCache& cache,
+                                 std::span<const std::int64_t> sums);
 /// The tensors of a stage that rest on a disk between forward and backward. Errors: as above.
 StoredActivations stored_activations(const Probing& probing, int stage, ProbeCache& cache);
 /// The work of every block in one micro-batch of a training, on rank 0 of its stage. Throws the

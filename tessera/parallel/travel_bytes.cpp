@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "tessera/comm/transports/host_column.h"
@@ -78,6 +79,49 @@ struct Pool {
   int uses = 0;
 };
 
+/// The groups of several ranks in which a rank of the stage takes part.
+int num_groups(const PlannedStage& stage, const Layout& layout) {
+  const mesh::Mesh mesh = layout.mesh();
+  std::set<std::uint16_t> groups;
+  const auto add = [&](mesh::AxisSet axes) {
+    if (mesh.size(axes) > 1) groups.insert(axes.bits());
+  };
+  add(mesh::AxisSet::all());
+  add({mesh::Axis::Pp});
+  add({mesh::Axis::Cp});
+  add(mesh::AxisSet::tp());
+  if (layout.tensor != TensorLayout::OneD) {
+    for (const mesh::Axis axis : {mesh::Axis::TpDepth, mesh::Axis::TpRow, mesh::Axis::TpCol})
+      add({axis});
+  }
+  for (const PlannedBuffer& buffer : stage.buffers) {
+    const GroupAxes& axes = buffer.group.axes;
+    if (buffer.group.trainable) add(axes.fold);
+    add(axes.sources);
+    if (buffer.group.residency != Residency::Sharded &&
+        buffer.group.residency != Residency::Resting)
+      continue;
+    add(axes.inner);
+    add(axes.copies);
+  }
+  return static_cast<int>(groups.size());
+}
+
+/// The channels on which a rank of the stage sends flows and gradients of flows.
+int num_channels(const StageLayout& stages, int index) {
+  int out = 0;
+  for (int chunk = 0; chunk < stages.chunks; ++chunk) {
+    const int part = stages.part(index, chunk);
+    out += (part > 0 ? 1 : 0) + (part + 1 < stages.parts() ? 1 : 0);
+  }
+  return out;
+}
+
+/// A parameter whose uses are on several stages, which exchange its gradients.
+bool across_stages(const PlannedBuffer& buffer) {
+  return buffer.group.trainable && buffer.blocks.size() < buffer.group.uses.size();
+}
+
 }  // namespace
 
 std::int64_t travel_bytes(const PlannedStage& stage,
@@ -124,6 +168,32 @@ std::int64_t travel_bytes(const PlannedStage& stage,
       bytes += comm::memory_of_all_gather(pool.places.inner, bytes_of(key.second, layout.working));
   }
   return static_cast<std::int64_t>(bytes);
+}
+
+std::int64_t message_bytes(const PlannedStage& stage,
+                           const Layout& layout,
+                           int index,
+                           std::int64_t flow) {
+  if (layout.ranks() == 1) return 0;
+  const bool pipeline = layout.stages.stages > 1,
+             layers = layout.grid.size() > 1 || layout.context > 1;
+  int rings = num_groups(stage, layout) + (pipeline ? num_channels(layout.stages, index) : 0);
+  std::size_t staged = 0;
+  // One copy is read while the next one is written.
+  constexpr int kCopies = 2;
+  for (const bool sends : {pipeline, layers}) {
+    if (sends) staged += kCopies * comm::staging_bytes(static_cast<std::size_t>(flow));
+  }
+  bool tied = false;
+  for (const PlannedBuffer& buffer : stage.buffers) {
+    if (!across_stages(buffer)) continue;
+    tied = true;
+    staged += comm::staging_bytes(static_cast<std::size_t>(
+        buffer.layout.shard_numel() * static_cast<std::int64_t>(size_of(layout.sums))));
+  }
+  if (tied) ++rings;
+  return static_cast<std::int64_t>(staged) +
+         rings * static_cast<std::int64_t>(comm::memory_of_ring());
 }
 
 }  // namespace tessera::parallel

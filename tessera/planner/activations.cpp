@@ -22,7 +22,7 @@ namespace {
 
 // Margin for small tensors of a step and for the deviation of the probe; a prediction should never
 // be below the need.
-constexpr double kMargin = 1.05;
+constexpr double kMargin = 1.02;
 
 std::int64_t with_margin(std::int64_t bytes) {
   return static_cast<std::int64_t>(kMargin * static_cast<double>(bytes));
@@ -71,7 +71,7 @@ Probes& Probes::operator=(const Probes& other) {
   return *this;
 }
 
-Activations predict_activations(const Plan& plan, int stage) {
+Activations predict_activations(const Plan& plan, int stage, std::span<const std::int64_t> sums) {
   Activations out;
   if (plan.data().sample.empty()) {
     out.unknown = "the tensors of a sample are known once the data is open";
@@ -80,8 +80,13 @@ Activations predict_activations(const Plan& plan, int stage) {
   const parallel::Probing probing = probing_of(plan);
   parallel::ProbeCache& cache = plan.model().probes.cache();
   try {
-    out.training = with_margin(parallel::most_activations(probing, stage, cache));
+    const parallel::StepActivations step = parallel::step_activations(probing, stage, cache, sums);
+    out.training = with_margin(step.most);
+    out.with_sums = step.with_sums + out.training - step.most;
+    out.flow = step.flow;
+    const std::int64_t probed = out.training;
     if (plan.layout().moves_activations()) add_stored(plan, stage, out);
+    out.with_sums += out.training - probed;
     if (plan.run().eval.when().any() || !plan.data().options.test.empty())
       out.evaluation = with_margin(cache.evaluation(probing, plan.run().eval.micro_batch));
   } catch (const Error& error) {

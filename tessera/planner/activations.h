@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ class Plan;
 /// step are a few percent above the actual need.
 struct Activations {
   std::int64_t training = 0;    ///< the peak of a step, on the stage that needs most
+  std::int64_t with_sums = 0;   ///< the peak of a step together with the `sums` of gradients
+  std::int64_t flow = 0;        ///< the largest flow between two blocks
   std::int64_t evaluation = 0;  ///< the peak of an evaluation; 0 if there is none
   std::int64_t disk = 0;        ///< of the inputs of blocks that rest on a disk
   std::int64_t moved = 0;       ///< bytes of them in a step, each written and read once
@@ -33,7 +36,10 @@ struct Activations {
 /// operations have no meta kernel or read values, or the tensors of a sample are not known yet.
 /// Starts no thread. Cost: a few milliseconds the first time, then arithmetic on results that the
 /// plan keeps.
-Activations predict_activations(const Plan& plan, int stage);
+/// `sums`: parallel::GradientBytes::sums_of_blocks; empty: with_sums is the same as training.
+Activations predict_activations(const Plan& plan,
+                                int stage,
+                                std::span<const std::int64_t> sums = {});
 /// The work of every block in one micro-batch of a training, on rank 0 of its stage. Needs the
 /// tensors of a sample. Throws the error of a block that does not run on meta tensors.
 std::vector<parallel::BlockWork> predict_work(const Plan& plan);

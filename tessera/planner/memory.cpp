@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -33,9 +35,8 @@ bool saves_frozen(const Plan& plan) {
          (!plan.model().options->from && !plan.model().rules.packed);
 }
 
-parallel::PlannedStage stage_of(const Plan& plan, int stage) {
-  return parallel::plan_stage(
-      plan.model().resolved.model, plan.layout(), plan.model().rules, stage);
+std::vector<parallel::PlannedStage> stages_of_plan(const Plan& plan) {
+  return parallel::plan_stages(plan.model().resolved.model, plan.layout(), plan.model().rules);
 }
 
 parallel::WeightBytes weight_bytes_of(const Plan& plan, const parallel::PlannedStage& stage) {
@@ -49,7 +50,11 @@ bool on_device(const Plan& plan) {
 
 parallel::GradientBytes gradients_of(const Plan& plan, const parallel::PlannedStage& stage) {
   return parallel::gradient_bytes(
-      stage, plan.layout(), plan.layout().micro_batch * plan.data().sequence_length);
+      stage,
+      plan.layout(),
+      plan.layout().micro_batch * plan.data().sequence_length,
+      plan.data().tokenizer != nullptr ? plan.data().tokenizer->size()
+                                       : std::numeric_limits<std::int64_t>::max());
 }
 
 // True if ranks are on a device, and masters and states in the host's memory.
@@ -110,18 +115,17 @@ HostBytes host_bytes_of(const Plan& plan,
 // The states of every stage.
 std::vector<parallel::StateBytes> states_of(const Plan& plan) {
   std::vector<parallel::StateBytes> out;
-  for (int stage = 0; stage < plan.layout().stages.stages; ++stage)
-    out.push_back(states_of(plan, stage_of(plan, stage)));
+  for (const parallel::PlannedStage& stage : stages_of_plan(plan))
+    out.push_back(states_of(plan, stage));
   return out;
 }
 
 // The estimate for a rank of a stage.
-MemoryEstimate estimate_stage(const Plan& plan, int stage) {
-  const parallel::PlannedStage planned = stage_of(plan, stage);
+MemoryEstimate estimate_stage(const Plan& plan, int stage, const parallel::PlannedStage& planned) {
   const parallel::WeightBytes weights = weight_bytes_of(plan, planned);
   const parallel::StateBytes states = states_of(plan, planned);
   const parallel::GradientBytes gradients = gradients_of(plan, planned);
-  Activations activations = predict_activations(plan, stage);
+  Activations activations = predict_activations(plan, stage, gradients.sums_of_blocks);
   // A save makes its copies when there are no activations.
   const std::int64_t saved = states.widened_by_saves + gradients.residuals,
                      resting = std::max(activations.evaluation, saved);
@@ -138,16 +142,14 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   out.disk = states.disk + gradients.disk + weights.disk + activations.disk;
   out.gradients = gradients.total();
   out.activations = std::max(activations.training, resting);
+  if (memory::device_kind(plan.run().options.device) == DeviceKind::Cpu) {
+    out.messages = parallel::message_bytes(planned, plan.layout(), stage, activations.flow);
+  }
   out.unknown = std::move(activations.unknown);
-  // Activations on a disk leave no memory that gradients could reuse.
-  const bool reuse = gradients.reuse_activations && !plan.layout().moves_activations();
-  if (reuse && out.unknown.empty()) {
-    // The backward pass begins with all activations and the head's gradient, and ends with all
-    // gradients and one block's activations.
-    const std::int64_t sums = gradients.sums;
-    const std::int64_t most = std::max({activations.training + gradients.largest_sum,
-                                        sums + activations.training / planned.blocks,
-                                        sums + resting});
+  if (out.unknown.empty()) {
+    const std::int64_t sums = std::accumulate(
+        gradients.sums_of_blocks.begin(), gradients.sums_of_blocks.end(), std::int64_t{0});
+    const std::int64_t most = std::max(activations.with_sums, sums + resting);
     out.shared = std::max<std::int64_t>(0, sums + out.activations - most);
   }
   out.other =
@@ -163,13 +165,14 @@ std::string MemoryEstimate::text() const {
     return text::bytes(static_cast<std::uint64_t>(count));
   };
   return fmt::format(
-      "parameters {}, gradients {}, optimizer {}{}, activations {}, other {}{}{}",
+      "parameters {}, gradients {}, optimizer {}{}, activations {}{}, other {}{}{}",
       in_bytes(parameters),
       in_bytes(gradients),
       in_bytes(optimizer),
       (disk > 0 ? fmt::format(" (and {} on the disk)", in_bytes(disk)) : "") +
           (on_host > 0 ? fmt::format(" (and {} in the host's memory)", in_bytes(on_host)) : ""),
       unknown.empty() ? in_bytes(activations) : fmt::format("not predicted ({})", unknown),
+      messages > 0 ? ", messages " + in_bytes(messages) : "",
       in_bytes(other),
       copies > 0 ? ", copies " + in_bytes(copies) : "",
       shared > 0 ? "; " + in_bytes(shared) + " are shared by gradients and activations" : "");
@@ -178,8 +181,9 @@ std::string MemoryEstimate::text() const {
 MemoryEstimate estimate_memory(const Plan& plan) {
   MemoryEstimate most;
   std::int64_t on_host = 0;  // the stage that needs most there may be another one
+  const std::vector<parallel::PlannedStage> stages = stages_of_plan(plan);
   for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
-    MemoryEstimate need = estimate_stage(plan, stage);
+    MemoryEstimate need = estimate_stage(plan, stage, stages[static_cast<std::size_t>(stage)]);
     on_host = std::max(on_host, need.on_host);
     if (stage == 0 || need.total() > most.total()) most = std::move(need);
   }
@@ -190,8 +194,9 @@ MemoryEstimate estimate_memory(const Plan& plan) {
 HostBytes host_bytes(const Plan& plan) {
   HostBytes most;
   if (!on_device(plan)) return most;
+  const std::vector<parallel::PlannedStage> stages = stages_of_plan(plan);
   for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
-    const parallel::PlannedStage planned = stage_of(plan, stage);
+    const parallel::PlannedStage& planned = stages[static_cast<std::size_t>(stage)];
     const HostBytes one =
         host_bytes_of(plan, planned, weight_bytes_of(plan, planned), states_of(plan, planned));
     most.states = std::max(most.states, one.states);
@@ -209,8 +214,9 @@ OffloadBytes offload_bytes(const Plan& plan) {
     most.activations_folder = plan.layout().activation_offload->folder;
   if (plan.layout().offload) most.states_folder = plan.layout().offload->folder;
   if (plan.layout().weight_offload) most.weights_folder = plan.layout().weight_offload->folder;
+  const std::vector<parallel::PlannedStage> stages = stages_of_plan(plan);
   for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
-    const parallel::PlannedStage planned = stage_of(plan, stage);
+    const parallel::PlannedStage& planned = stages[static_cast<std::size_t>(stage)];
     const std::int64_t states = states_of(plan, planned).disk;
     const parallel::WeightBytes weights = weight_bytes_of(plan, planned);
     const parallel::GradientBytes gradients = gradients_of(plan, planned);
@@ -261,8 +267,7 @@ void note_what_stays(const Plan& plan, std::vector<std::string>& notes) {
 
 std::int64_t travel_bytes(const Plan& plan, int host_ranks) {
   std::int64_t most = 0;
-  for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
-    const parallel::PlannedStage planned = stage_of(plan, stage);
+  for (const parallel::PlannedStage& planned : stages_of_plan(plan)) {
     const std::int64_t gathered = weight_bytes_of(plan, planned).elements;
     most = std::max(most, parallel::travel_bytes(planned, plan.layout(), host_ranks, gathered));
   }

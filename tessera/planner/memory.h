@@ -34,10 +34,11 @@ inline constexpr std::int64_t kProcessBytes = std::int64_t{48} << 20;
 /// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are what
 /// the parts of parallel/ answer for the flat buffers of a run (weight_bytes.h, gradient_bytes.h,
 /// state_bytes.h); activations are measured by running the model's blocks on meta tensors, plus a
-/// few percent; other is the base memory of a process, a teacher and Needs. Copies are in a process
-/// of their own on the host of the rank.
+/// few percent; messages is what the ranks of a host exchange them with; other is the base memory
+/// of a process, a teacher and Needs. Copies are in a process of their own on the host of the rank.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
+  std::int64_t messages = 0;  ///< parallel::message_bytes()
   std::int64_t copies = 0;   ///< copy_bytes()
   std::int64_t disk = 0;     ///< offload_bytes() of the stage, which take no memory
   std::int64_t on_host = 0;  ///< host_bytes() of the stage, in the host's memory
@@ -48,7 +49,7 @@ struct MemoryEstimate {
   /// predicted.
   std::string unknown;
   [[nodiscard]] std::int64_t total() const {
-    return parameters + gradients + optimizer + activations + other + copies - shared;
+    return parameters + gradients + optimizer + activations + messages + other + copies - shared;
   }
   /// "parameters 3.2 MiB, gradients ...".
   [[nodiscard]] std::string text() const;

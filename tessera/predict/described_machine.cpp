@@ -22,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMeasure = "tessera bench machine measures this machine";
+constexpr const char* kOthers = "others";  // of memory_efficiency
 constexpr std::array kTypes = {std::pair("fp64", DType::F64),
                                std::pair("fp32", DType::F32),
                                std::pair("bf16", DType::BF16),
@@ -103,12 +104,12 @@ Rate read_rate(const json::Value& source, const std::string& path) {
 }
 
 // A share, or a list of pairs of a size and a share.
-Curve read_curve(const json::Value& source, const std::string& path) {
+Curve read_curve(const json::Value& source, const std::string& path, double most = 1) {
   Curve out;
   const auto share = [&](const json::Value& value) {
     const double number = value.is_number() ? value.as_double() : -1;
-    if (!(number > 0 && number <= 1))
-      refuse(value, path + ": expected a share from above 0 to 1", "");
+    if (!(number > 0 && number <= most))
+      refuse(value, fmt::format("{}: expected a share from above 0 to {}", path, most), "");
     return number;
   };
   if (source.is_number()) {
@@ -135,6 +136,129 @@ void each_type(const json::Value& source, const std::string& path, Fn fn) {
     if (in.find(name) != nullptr) fn(type, in.rate(name));
   }
   in.end();
+}
+
+// The curves that a reader has under the keys of classes.
+std::map<ShapeClass, Curve> read_curves(Reader& in, const std::string& path, double most = 1) {
+  std::map<ShapeClass, Curve> out;
+  for (int i = 0; i < kNumShapeClasses; ++i) {
+    const auto shape = static_cast<ShapeClass>(i);
+    const std::string key = key_of(shape);
+    if (const json::Value* const curve = in.find(key))
+      out[shape] = read_curve(*curve, json::join_path(path, key), most);
+  }
+  return out;
+}
+
+void read_efficiency(const json::Value& source, const std::string& path, OperationRates& out) {
+  Reader in(source, path);
+  out.efficiency = read_curves(in, path);
+  for (const auto& [name, type] : kTypes) {
+    const json::Value* const own = in.find(name);
+    if (own == nullptr) continue;
+    Reader of_type(*own, json::join_path(path, name));
+    out.efficiency_of[type] = read_curves(of_type, json::join_path(path, name));
+    of_type.end();
+  }
+  in.end();
+  for (const auto& [type, rate] : out.peak) {
+    if (out.shares(type, ShapeClass::LargeProduct) == nullptr)
+      refuse(source, json::join_path(path, "large_product") + ": the rate is missing", kMeasure);
+  }
+}
+
+// One curve for all operations, or an object with one for each class and one for "others".
+void read_memory_efficiency(const json::Value& source,
+                            const std::string& path,
+                            OperationRates& out) {
+  if (!source.is_object()) {
+    out.memory_efficiency = read_curve(source, path, kMostOfMemory);
+    return;
+  }
+  Reader in(source, path);
+  if (const json::Value* const others = in.find(kOthers))
+    out.memory_efficiency = read_curve(*others, json::join_path(path, kOthers), kMostOfMemory);
+  out.memory_efficiency_of = read_curves(in, path, kMostOfMemory);
+  in.end();
+}
+
+// The rates of operations, of the machine or of a number of threads.
+void read_operations(Reader& in,
+                     const json::Value& source,
+                     const std::string& path,
+                     OperationRates& out,
+                     Rate& memory,
+                     double& op_overhead_s) {
+  const auto part = [&](const char* key) -> const json::Value& {
+    const json::Value* const found = in.find(key);
+    if (found == nullptr)
+      refuse(
+          source, fmt::format("{}: the rates are missing", json::join_path(path, key)), kMeasure);
+    return *found;
+  };
+  each_type(part("flops_per_s"),
+            json::join_path(path, "flops_per_s"),
+            [&](DType type, double rate) { out.peak[type] = rate; });
+  read_efficiency(part("efficiency"), json::join_path(path, "efficiency"), out);
+  memory = read_rate(part("memory"), json::join_path(path, "memory"));
+  constexpr const char* kCurve = "memory_efficiency";
+  if (const json::Value* const curves = in.find(kCurve))
+    read_memory_efficiency(*curves, json::join_path(path, kCurve), out);
+  op_overhead_s = in.number("op_overhead_s").value_or(0);
+}
+
+void read_threads(const json::Value& source, DescribedMachine& out) {
+  const std::string path = "threads";
+  if (!source.is_object()) refuse(source, path + ": expected an object", "");
+  for (const auto& [number, rates] : source.members()) {
+    const std::string of = json::join_path(path, number);
+    char* end = nullptr;
+    const long threads = std::strtol(number.c_str(), &end, 10);
+    if (number.empty() || *end != '\0' || threads < 1 || threads >= out.cores)
+      refuse(rates, of + ": expected a number of threads from 1 to below cores", "");
+    ThreadRates& one = out.of_threads[static_cast<int>(threads)];
+    Reader in(rates, of);
+    read_operations(in, rates, of, one, one.memory, one.op_overhead_s);
+    in.end();
+  }
+}
+
+json::Value curve_json(const Curve& of) {
+  json::Value out = json::Value::array();
+  for (const auto& [size, share] : of.points)
+    out.push_back(json::Value::array({json::Value::number(size), json::Value::number(share)}));
+  return out;
+}
+
+json::Value rate_json(const Rate& of) {
+  return json::Value::object({{"latency_s", json::Value::number(of.latency_s)},
+                              {"bytes_per_s", json::Value::number(of.bytes_per_s)}});
+}
+
+void write_operations(const OperationRates& of,
+                      const Rate& memory,
+                      double op_overhead_s,
+                      json::Value& out) {
+  for (const auto& [name, type] : kTypes) {
+    if (const auto found = of.peak.find(type); found != of.peak.end())
+      out["flops_per_s"][name] = json::Value::number(found->second);
+    if (const auto found = of.efficiency_of.find(type); found != of.efficiency_of.end()) {
+      for (const auto& [shape, curve] : found->second)
+        out["efficiency"][name][key_of(shape)] = curve_json(curve);
+    }
+  }
+  for (const auto& [shape, curve] : of.efficiency)
+    out["efficiency"][key_of(shape)] = curve_json(curve);
+  out["memory"] = rate_json(memory);
+  if (!of.memory_efficiency_of.empty()) {
+    json::Value& curves = out["memory_efficiency"];
+    if (!of.memory_efficiency.points.empty()) curves[kOthers] = curve_json(of.memory_efficiency);
+    for (const auto& [shape, curve] : of.memory_efficiency_of)
+      curves[key_of(shape)] = curve_json(curve);
+  } else if (!of.memory_efficiency.points.empty()) {
+    out["memory_efficiency"] = curve_json(of.memory_efficiency);
+  }
+  out["op_overhead_s"] = json::Value::number(op_overhead_s);
 }
 
 fs::path machines_of_program() {
@@ -185,6 +309,21 @@ double Curve::at(double size) const {
   return low_share + part * (high_share - low_share);
 }
 
+const Curve* OperationRates::shares(DType type, ShapeClass shape) const {
+  const auto of_type = efficiency_of.find(type);
+  if (of_type != efficiency_of.end()) {
+    if (const auto own = of_type->second.find(shape); own != of_type->second.end())
+      return &own->second;
+  }
+  const auto of_all = efficiency.find(shape);
+  return of_all == efficiency.end() ? nullptr : &of_all->second;
+}
+
+const Curve& OperationRates::memory_shares(ShapeClass shape) const {
+  const auto own = memory_efficiency_of.find(shape);
+  return own == memory_efficiency_of.end() ? memory_efficiency : own->second;
+}
+
 DescribedMachine read_machine(const json::Value& source) {
   Reader in(source, "");
   DescribedMachine out;
@@ -194,29 +333,12 @@ DescribedMachine read_machine(const json::Value& source) {
   out.memory_bytes = in.rate("memory_bytes");
   out.price_per_hour = in.number("price_per_hour").value_or(0);
   out.cores = static_cast<int>(in.number("cores").value_or(0));
-  const auto part = [&](const char* key) -> const json::Value& {
-    const json::Value* const found = in.find(key);
-    if (found == nullptr) refuse(source, fmt::format("{}: the rates are missing", key), kMeasure);
-    return *found;
-  };
-  each_type(
-      part("flops_per_s"), "flops_per_s", [&](DType type, double rate) { out.peak[type] = rate; });
-  Reader shares(part("efficiency"), "efficiency");
-  for (int i = 0; i < kNumShapeClasses; ++i) {
-    const auto shape = static_cast<ShapeClass>(i);
-    const std::string key = key_of(shape);
-    if (const json::Value* const curve = shares.find(key))
-      out.efficiency[shape] = read_curve(*curve, "efficiency." + key);
-  }
-  shares.end();
-  if (!out.efficiency.contains(ShapeClass::LargeProduct))
-    refuse(*in.find("efficiency"), "efficiency.large_product: the rate is missing", kMeasure);
   out.rates.name = out.name;
-  out.rates.memory = read_rate(part("memory"), "memory");
-  if (const json::Value* const curve = in.find("memory_efficiency"))
-    out.memory_efficiency = read_curve(*curve, "memory_efficiency");
-  out.rates.op_overhead_s = in.number("op_overhead_s").value_or(0);
-  out.rates.in_host = read_rate(part("in_host"), "in_host");
+  read_operations(in, source, "", out, out.rates.memory, out.rates.op_overhead_s);
+  if (const json::Value* const threads = in.find("threads")) read_threads(*threads, out);
+  const json::Value* const in_host = in.find("in_host");
+  if (in_host == nullptr) refuse(source, "in_host: the rates are missing", kMeasure);
+  out.rates.in_host = read_rate(*in_host, "in_host");
   if (const json::Value* const between = in.find("between_hosts"))
     out.rates.between_hosts = read_rate(*between, "between_hosts");
   out.rates.host_ranks = static_cast<int>(in.number("host_ranks").value_or(0));
@@ -243,16 +365,6 @@ DescribedMachine read_machine(const json::Value& source) {
 }
 
 json::Value write_machine(const DescribedMachine& machine) {
-  const auto rate = [](const Rate& of) {
-    return json::Value::object({{"latency_s", json::Value::number(of.latency_s)},
-                                {"bytes_per_s", json::Value::number(of.bytes_per_s)}});
-  };
-  const auto curve = [](const Curve& of) {
-    json::Value out = json::Value::array();
-    for (const auto& [size, share] : of.points)
-      out.push_back(json::Value::array({json::Value::number(size), json::Value::number(share)}));
-    return out;
-  };
   json::Value out;
   out["name"] = json::Value::string(machine.name);
   out["title"] = json::Value::string(machine.title);
@@ -261,19 +373,13 @@ json::Value write_machine(const DescribedMachine& machine) {
   if (machine.cores > 0) out["cores"] = json::Value::integer(machine.cores);
   if (machine.price_per_hour > 0)
     out["price_per_hour"] = json::Value::number(machine.price_per_hour);
-  for (const auto& [name, type] : kTypes) {
-    if (const auto found = machine.peak.find(type); found != machine.peak.end())
-      out["flops_per_s"][name] = json::Value::number(found->second);
-  }
-  for (const auto& [shape, of] : machine.efficiency)
-    out["efficiency"][key_of(shape)] = curve(of);
-  out["memory"] = rate(machine.rates.memory);
-  if (!machine.memory_efficiency.points.empty())
-    out["memory_efficiency"] = curve(machine.memory_efficiency);
-  out["op_overhead_s"] = json::Value::number(machine.rates.op_overhead_s);
-  out["in_host"] = rate(machine.rates.in_host);
+  write_operations(machine, machine.rates.memory, machine.rates.op_overhead_s, out);
+  for (const auto& [threads, rates] : machine.of_threads)
+    write_operations(
+        rates, rates.memory, rates.op_overhead_s, out["threads"][std::to_string(threads)]);
+  out["in_host"] = rate_json(machine.rates.in_host);
   if (machine.rates.between_hosts.bytes_per_s > 0)
-    out["between_hosts"] = rate(machine.rates.between_hosts);
+    out["between_hosts"] = rate_json(machine.rates.between_hosts);
   out["host_ranks"] = json::Value::integer(machine.rates.host_ranks);
   out["collectives"] =
       json::Value::string(machine.collectives == Collectives::Own ? "own" : "ring");
@@ -281,15 +387,26 @@ json::Value write_machine(const DescribedMachine& machine) {
   out["step_overhead_s"] = json::Value::number(machine.step_overhead_s);
   out["uncertainty"] = json::Value::number(machine.uncertainty);
   for (const auto& [name, rates] : machine.rates.tiers) {
-    out["tiers"][name]["read"] = rate(rates.first);
-    out["tiers"][name]["write"] = rate(rates.second);
+    out["tiers"][name]["read"] = rate_json(rates.first);
+    out["tiers"][name]["write"] = rate_json(rates.second);
   }
   return out;
 }
 
 DescribedMachine with_threads(DescribedMachine machine, int threads) {
   if (machine.cores == 0 || threads <= 0) return machine;
-  const double share = std::min(1.0, static_cast<double>(threads) / machine.cores);
+  int measured = machine.cores;
+  const auto away = [&](int of) { return std::abs(std::log(static_cast<double>(of) / threads)); };
+  for (const auto& [number, rates] : machine.of_threads) {
+    if (away(number) < away(measured)) measured = number;
+  }
+  if (measured != machine.cores) {
+    const ThreadRates& rates = machine.of_threads.at(measured);
+    static_cast<OperationRates&>(machine) = rates;
+    machine.rates.memory = rates.memory;
+    machine.rates.op_overhead_s = rates.op_overhead_s;
+  }
+  const double share = static_cast<double>(std::min(threads, machine.cores)) / measured;
   for (auto& [type, rate] : machine.peak)
     rate *= share;
   machine.rates.memory.bytes_per_s *= share;
@@ -332,8 +449,8 @@ DescribedMachine find_machine(const std::string& name) {
   known.emplace_back("here");
   throw Error(Error::Kind::Config,
               fmt::format("no machine is described as {}", name),
-              text::suggestion(name, known) + ", or a file of your own, as those in " +
-                  machines_of_program().string());
+              text::suggestion(name, known) + " (or give a file of your own, as those in " +
+                  machines_of_program().string() + ")");
 }
 
 Network find_network(const std::string& name) {
@@ -361,7 +478,7 @@ Network find_network(const std::string& name) {
     known.push_back(key);
   throw Error(Error::Kind::Config,
               fmt::format("--network {}: no such network is known", name),
-              text::suggestion(name, known) + ", or a rate for each rank, as 400G");
+              text::suggestion(name, known) + " (or give a rate for each rank, such as 400G)");
 }
 
 DescribedMachine with_network(DescribedMachine machine, const Network& network) {

@@ -31,18 +31,40 @@ enum class Collectives : std::uint8_t {
   Ring  ///< as NCCL's rings: each byte crosses every link between hosts once
 };
 
-/// A machine: rates of one rank, which is a device or a share of the cores of a host.
-struct DescribedMachine {
-  std::string name, title, source;  ///< source: where the numbers come from
+/// The highest share of the rate of memory in a description: caches may be this much faster.
+inline constexpr double kMostOfMemory = 100;
+
+/// The rates of products, and the shares of rates that calls of a size reach.
+struct OperationRates {
   /// FLOPs per second of a perfect product, by dtype.
   std::map<DType, double> peak;
   /// The share of `peak` by class and FLOPs of one call. A class that is absent is limited by
   /// memory.
   std::map<ShapeClass, Curve> efficiency;
-  /// The share of rates.memory by the bytes of one call.
+  /// The same for one dtype, where it differs.
+  std::map<DType, std::map<ShapeClass, Curve>> efficiency_of;
+  /// The share of the rate of memory by the bytes of one call; above 1 where caches hold them.
   Curve memory_efficiency;
+  /// The same for one class of operations, where it differs.
+  std::map<ShapeClass, Curve> memory_efficiency_of;
+
+  /// The curve of a class; nullptr if it is limited by memory.
+  [[nodiscard]] const Curve* shares(DType type, ShapeClass shape) const;
+  [[nodiscard]] const Curve& memory_shares(ShapeClass shape) const;
+};
+
+/// The rates of a rank with fewer threads than the machine has cores.
+struct ThreadRates : OperationRates {
+  Rate memory;
+  double op_overhead_s = 0;
+};
+
+/// A machine: rates of one rank, which is a device or a share of the cores of a host.
+struct DescribedMachine : OperationRates {
+  std::string name, title, source;  ///< source: where the numbers come from
   /// Links, memory and the overhead of an operation; its flops_per_s stay empty.
   Machine rates;
+  std::map<int, ThreadRates> of_threads;  ///< by the number of threads; see with_threads()
   Collectives collectives = Collectives::Ring;
   /// The share of a second by which computation is delayed for each second of a transfer that runs
   /// at the same time.
@@ -50,8 +72,7 @@ struct DescribedMachine {
   /// Seconds for which a rank waits at each step: for the host, the data, the other ranks.
   double step_overhead_s = 0;
   double memory_bytes = 0;  ///< of a rank
-  /// The cores with which the rates were measured: a rank with fewer threads has that share of
-  /// them; 0: a rank has the rates whatever its threads.
+  /// The cores with which the rates were measured; 0: a rank has the rates whatever its threads.
   int cores = 0;
   double price_per_hour = 0;  ///< of a rank; 0: unknown
   /// The half of the interval around a predicted time, as a share of it.
@@ -81,7 +102,8 @@ Network find_network(const std::string& name);
 /// The machine with this network between its hosts.
 DescribedMachine with_network(DescribedMachine machine, const Network& network);
 
-/// The rates of a rank with `threads` threads; see DescribedMachine::cores.
+/// The rates of a rank with `threads` threads: those that were measured with as many, or the share
+/// of those with the nearest number; see DescribedMachine::cores.
 DescribedMachine with_threads(DescribedMachine machine, int threads);
 
 /// The file in which the measured rates of this machine are kept.

@@ -201,6 +201,7 @@ class Prediction {
       BlockTimes& block = out.blocks.emplace_back();
       for (const auto& [kind, work] : (*work_)[b]) {
         PassTime& pass = passes_[b][kind] = time_of(work, machine_);
+        if (parallel::makes_gradients(kind)) pass.memory += accumulation_of((*elements_)[b]);
         (kind == ActionKind::Forward           ? block.forward
          : kind == ActionKind::BackwardWeights ? block.weights
                                                : block.inputs) += pass.seconds();
@@ -224,6 +225,17 @@ class Prediction {
       out.update.push_back(update_of(stage));
     if (layout_.stages.stages > 1) price_messages(out);
     return out;
+  }
+
+  // Seconds in which a rank alone adds a micro-batch's gradients to their sum; the first ones are
+  // the sum. The mean over all micro-batches.
+  [[nodiscard]] double accumulation_of(const BlockParts& block) const {
+    if (layout_.data_ranks > 1 || micros_ == 1) return 0;
+    constexpr double kPasses = 3;  // both are read, and the sum is written
+    const ops::OpRow row{.calls = 1,
+                         .bytes = kPasses * bytes_of(block.trained, layout_.sums),
+                         .shape_class = ShapeClass::Elementwise};
+    return predict::seconds(row, machine_) * (micros_ - 1) / micros_;
   }
 
   // Bytes of a block's input that rest on a disk.
@@ -341,7 +353,7 @@ class Prediction {
     }
     const double numel = others / ranks + experts / of_experts;
     Machine memory = machine_.rates;
-    memory.memory.bytes_per_s *= machine_.memory_efficiency.at(4 * numel);
+    memory.memory.bytes_per_s *= machine_.memory_shares(ShapeClass::Update).at(4 * numel);
     const double computed = parallel::update_seconds(
         static_cast<std::int64_t>(numel), states_, layout_.working, memory);
     if (!layout_.rests_on_disk()) return computed;
@@ -470,8 +482,8 @@ std::string key_of(const planner::Plan& plan) {
 double seconds(const ops::OpRow& row, const DescribedMachine& machine) {
   const double calls = std::max<double>(static_cast<double>(row.calls), 1);
   double arithmetic = 0;
-  if (const auto share = machine.efficiency.find(row.shape_class);
-      share != machine.efficiency.end() && row.flops > 0) {
+  if (const Curve* const share = machine.shares(row.dtype, row.shape_class);
+      share != nullptr && row.flops > 0) {
     const auto peak = machine.peak.find(row.dtype);
     TESSERA_REQUIRE(peak != machine.peak.end(),
                     Config,
@@ -480,9 +492,9 @@ double seconds(const ops::OpRow& row, const DescribedMachine& machine) {
                                 tessera::name(row.dtype),
                                 row.name),
                     "add it to the machine's file; tessera bench machine measures this machine");
-    arithmetic = row.flops / (peak->second * share->second.at(row.flops / calls));
+    arithmetic = row.flops / (peak->second * share->at(row.flops / calls));
   }
-  const double bytes = row.bytes / machine.memory_efficiency.at(row.bytes / calls);
+  const double bytes = row.bytes / machine.memory_shares(row.shape_class).at(row.bytes / calls);
   return std::max(arithmetic, machine.rates.memory.seconds(bytes, calls)) +
          machine.rates.op_overhead_s * calls;
 }

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <system_error>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -214,7 +218,39 @@ std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text) const 
   return out;
 }
 
+namespace {
+
+/// The type, and the files as they are now.
+std::string key_of(const TokenizerOptions& options) {
+  std::string out = text::lower(options.type);
+  for (const std::string& file : {options.vocab, options.merges}) {
+    std::error_code unknown;
+    const auto size = fs::file_size(file, unknown);
+    const auto written = fs::last_write_time(file, unknown).time_since_epoch().count();
+    out += fmt::format("\n{}\n{} {}", file, size, written);
+  }
+  return out;
+}
+
+TokenizerPtr make_new(const TokenizerOptions& options);
+
+}  // namespace
+
 TokenizerPtr make_tokenizer(const TokenizerOptions& options) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<const Tokenizer>> made;
+  const std::string key = key_of(options);
+  const std::scoped_lock lock(mutex);
+  if (TokenizerPtr known = made[key].lock()) return known;
+  std::erase_if(made, [](const auto& one) { return one.second.expired(); });
+  TokenizerPtr out = make_new(options);
+  made[key] = out;
+  return out;
+}
+
+namespace {
+
+TokenizerPtr make_new(const TokenizerOptions& options) {
   const std::string type = text::lower(options.type);
   if (type == "gpt2") return make_gpt2(options);
   if (type == "file") return make_file(options);
@@ -229,6 +265,8 @@ TokenizerPtr make_tokenizer(const TokenizerOptions& options) {
                   "set tokenizer.type to \"gpt2\", or remove them");
   return std::make_shared<ByteTokenizer>();
 }
+
+}  // namespace
 
 std::string byte_tokenizer_json() {
   const nlohmann::json bytes = {{"type", "ByteLevel"},

@@ -77,9 +77,9 @@ class Tokenizer {
 };
 using TokenizerPtr = std::shared_ptr<const Tokenizer>;
 
-/// Creates the tokenizer of options.type; the files of `gpt2` default to the shipped ones. Throws
-/// Error{Config} for an unknown type, Error{Format} for bad files and Error{Unsupported} for parts
-/// of a file that are not implemented.
+/// Returns the tokenizer of options.type, which callers with the same files share; those of `gpt2`
+/// default to the shipped ones. Can be called from any thread. Throws Error{Config} for an unknown
+/// type, Error{Format} for bad files and Error{Unsupported} for unimplemented parts of a file.
 TokenizerPtr make_tokenizer(const TokenizerOptions& options);
 /// The files of a byte-level BPE in the folder, without reading them: vocab.json with merges.txt,
 /// or tokenizer.json alone.

@@ -19,6 +19,12 @@ std::string in_bytes(double count) {
   return text::bytes(static_cast<std::uint64_t>(std::max(count, 0.0)));
 }
 
+/// A number of hours or a price: two digits after the point below 100.
+std::string in_tens(double number) {
+  return number < 100 ? fmt::format("{:.2f}", number)
+                      : text::with_commas(static_cast<std::int64_t>(std::lround(number)));
+}
+
 std::string in_seconds(double seconds) {
   if (seconds >= 100) return text::duration(seconds);
   if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
@@ -237,7 +243,7 @@ std::vector<std::string> outlook_lines(const Outlook& outlook,
                    text::with_commas(static_cast<std::int64_t>(time.tokens_per_s()))));
   if (time.mfu > 0)
     line("efficiency",
-         fmt::format("MFU {}, with recomputation {}", percent(time.mfu), percent(time.hfu)));
+         fmt::format("MFU {}, of all FLOPs that run {}", percent(time.mfu), percent(time.hfu)));
   std::string parts;
   for (const auto& [name, seconds] : parts_of(time)) {
     if (seconds >= 0.005 * time.seconds)
@@ -255,15 +261,13 @@ std::vector<std::string> outlook_lines(const Outlook& outlook,
   if (outlook.bill) {
     const predict::Bill& bill = *outlook.bill;
     line("training",
-         fmt::format("{} steps, {} tokens: {:.2f} days, {} rank hours{}",
+         fmt::format("{} steps, {} tokens: {}, {} rank hours{}",
                      text::with_commas(static_cast<std::int64_t>(bill.steps)),
                      text::count(bill.tokens),
-                     bill.days,
-                     text::with_commas(static_cast<std::int64_t>(bill.rank_hours)),
-                     bill.price > 0
-                         ? fmt::format(", price {}",
-                                       text::with_commas(static_cast<std::int64_t>(bill.price)))
-                         : ""));
+                     bill.days < 1 ? text::duration(86400 * bill.days)
+                                   : fmt::format("{:.2f} days", bill.days),
+                     in_tens(bill.rank_hours),
+                     bill.price > 0 ? ", price " + in_tens(bill.price) : ""));
   }
   return out;
 }
@@ -310,6 +314,7 @@ json::Value outlook_json(const Outlook& outlook,
                                     std::pair("gradients", outlook.memory.gradients),
                                     std::pair("optimizer", outlook.memory.optimizer),
                                     std::pair("activations", outlook.memory.activations),
+                                    std::pair("messages", outlook.memory.messages),
                                     std::pair("other", outlook.memory.other),
                                     std::pair("copies", outlook.memory.copies),
                                     std::pair("shared", -outlook.memory.shared)})

@@ -51,6 +51,7 @@ json::Value trial_json(const Trial& trial) {
                               {"wall_s", number(result.wall_s)},
                               {"exit_code", json::Value::integer(result.exit_code)},
                               {"error", json::Value::string(result.error)},
+                              {"runs", json::Value::integer(trial.runs)},
                               {"value", number(trial.value)}});
 }
 
@@ -76,6 +77,8 @@ Trial trial_from_json(const json::Value& value) {
   out.result.exit_code = static_cast<int>(need("exit_code").as_integer().value_or(0));
   out.result.error = need("error").as_string();
   out.value = need("value").as_double();
+  if (const json::Value* const runs = value.find("runs"); runs != nullptr && runs->is_number())
+    out.runs = static_cast<int>(std::clamp<std::int64_t>(runs->as_integer().value_or(1), 1, 2));
   return out;
 }
 
@@ -225,6 +228,7 @@ class Session {
 
   /// Runs trials at once, one on each host.
   void measure(const std::vector<Candidate>& candidates, const std::string& what) {
+    std::vector<std::function<TrialResult()>> runs;
     std::vector<std::future<TrialResult>> results;
     std::vector<Trial> trials;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -232,23 +236,47 @@ class Session {
       trial.choice = candidates[i].choice;
       trial.predicted = candidates[i].value;
       trial.expected = expected(candidates[i]).first;
-      // One alone runs in this thread, when its result is asked for.
-      results.push_back(std::async(
-          candidates.size() > 1 ? std::launch::async : std::launch::deferred,
+      runs.emplace_back(
           [this,
            config = with_choice(space_.source(), candidates[i].choice),
-           one = options_of(candidates[i].choice, i)] { return options_.run(config, one); }));
+           one = options_of(candidates[i].choice, i)] { return options_.run(config, one); });
+      // One alone runs in this thread, when its result is asked for.
+      results.push_back(std::async(
+          candidates.size() > 1 ? std::launch::async : std::launch::deferred, runs.back()));
     }
     for (std::size_t i = 0; i < trials.size(); ++i) {
       Trial& trial = trials[i];
-      trial.result = results[i].get();
-      if (trial.result.outcome == Outcome::Measured || trial.result.outcome == Outcome::Stopped)
-        trial.value = value_of(trial.result, trial.choice, space_, options_.search.metric);
+      take_result(trial, results[i].get());
+      if (is_doubtful(trial)) {
+        tell(fmt::format("{}; it runs again, because {:.3f} was expected",
+                         line_of(trial, out_.trials.size()),
+                         trial.expected));
+        take_result(trial, runs[i]());
+      }
       tell(line_of(trial, out_.trials.size()) + (what.empty() ? "" : " (" + what + ")"));
       if (trial.result.outcome == Outcome::Interrupted) end("it was interrupted");
       take(std::move(trial));
       write();
     }
+  }
+
+  /// Of two runs the faster one counts: a disturbance can only slow a run down.
+  void take_result(Trial& trial, TrialResult result) {
+    const bool counts = result.outcome == Outcome::Measured || result.outcome == Outcome::Stopped;
+    const double value =
+        counts ? value_of(result, trial.choice, space_, options_.search.metric) : 0;
+    ++trial.runs;
+    if (trial.value > 0 && (!counts || value >= trial.value)) return;
+    trial.result = std::move(result);
+    trial.value = value;
+  }
+
+  /// True if the trial was expected to be the best one and was clearly slower: either the
+  /// prediction is wrong, or another process disturbed the trial.
+  [[nodiscard]] bool is_doubtful(const Trial& trial) const {
+    return out_.winner && trial.value > 0 && options_.search.metric != Metric::Memory &&
+           trial.value > kClearlySlower * trial.expected &&
+           trial.expected < out_.trials[*out_.winner].value;
   }
 
   /// The options of the `i`-th trial of those that begin now.
@@ -348,12 +376,16 @@ class Session {
 
 }  // namespace
 
-Tuned tune(Space& space, const TuneOptions& options) {
+void check_budget(double seconds) {
   constexpr double kLeastBudget = 5;
-  TESSERA_REQUIRE(options.budget_s >= kLeastBudget,
+  TESSERA_REQUIRE(seconds >= kLeastBudget,
                   Config,
-                  fmt::format("a budget of {:.3g} s is too small for one trial", options.budget_s),
+                  fmt::format("a budget of {:.3g} s is too small for one trial", seconds),
                   fmt::format("--budget {:.0f}s or more", kLeastBudget));
+}
+
+Tuned tune(Space& space, const TuneOptions& options) {
+  check_budget(options.budget_s);
   return Session(space, options).run();
 }
 

@@ -21,6 +21,9 @@ struct Trial {
   double expected = 0;   ///< the same, corrected by the trials before it
   TrialResult result;
   double value = 0;  ///< measured; 0: none
+  /// Runs of the trial. One that was expected to be the best and is clearly slower runs twice, and
+  /// its faster run counts.
+  int runs = 0;
 };
 
 struct TuneOptions {
@@ -61,6 +64,9 @@ struct Tuned {
   std::string why_ended;
   std::string fingerprint;  ///< of configuration, ranks, metric and fixed keys
 };
+
+/// Throws Error{Config} if a budget of `seconds` is too small for one trial.
+void check_budget(double seconds);
 
 /// Trials of an earlier call in the same folder count if the configuration, the machine, the metric
 /// and the fixed keys are the same. tuned.json is written after each trial. Throws the errors of

@@ -72,6 +72,7 @@ reported_before_anything_starts() {
   sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "start_profile_step": 5, "end_profile_step": 3}/' tiny.json >steps.json
   sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "arg_mappings": {"train_micro_batch_size_per_gpu": "--gradient_accumulation_steps"}}/' tiny.json >other.json
   sed 's/"eval": {"every": 0}/"autotuning": {"enabled": true, "model_info": {"num_layers": 12}}/' tiny.json >model.json
+  rm "$TESSERA_CACHE/machine.json"
   echo '{"title": "no rates", "memory_bytes": 1e9, "memory": {"bytes_per_s": 1e10}, "in_host": {"bytes_per_s": 1e9}}' >bad.json
   local what args text
   while IFS='|' read -r what args text; do
@@ -82,6 +83,7 @@ reported_before_anything_starts() {
     expect "$what: exit code 2, not $code: $(cat err)" test "$code" = 2
     expect "$what is reported: $(cat err)" says "$text" err
     expect "$what: nothing is started" test ! -e runs -a ! -e autotuning_exps
+    expect "$what: the machine is not measured" test ! -e "$TESSERA_CACHE/machine.json"
   done <<'TABLE'
 a budget that is too small|tune tiny.json -n 1 --budget 1s|too small for one trial
 a budget without a number|tune tiny.json -n 1 --budget soon|expected a time

@@ -296,7 +296,25 @@ TEST(MostActivations, OfAPipelineFollowItsSchedule) {
   EXPECT_EQ(most("1f1b", 0), (2 * 3 + 2) * kFlow);
   EXPECT_EQ(most("gpipe", 0), (4 * 3 + 2) * kFlow);
   // The last one holds what came too; the sum's gradient is one number.
-  EXPECT_EQ(most("1f1b", 1), (1 + 3 + 1) * kFlow + 4);
+  // The next one comes meanwhile.
+  EXPECT_EQ(most("1f1b", 1), (1 + 3 + 1 + 1) * kFlow + 4);
+}
+
+TEST(MostActivations, SumsOfGradientsTakeTheMemoryThatBackwardFrees) {
+  const auto blocks = probe_training(tanhs(5), false, false, false);
+  const auto most = [&](int micros, const std::vector<std::int64_t>& sums) {
+    return most_activations(accumulation_schedule(micros), {}, 0, blocks, /*batch=*/0, sums);
+  };
+  const std::int64_t alone = most(1, {});
+  const std::vector<std::int64_t> none(blocks.size(), 0);
+  EXPECT_EQ(most(1, none), alone);
+  // The last block's sum exists when the first pass backward begins, the first block's when all
+  // activations but its own are freed.
+  std::vector<std::int64_t> last = none, first = none;
+  last.back() = first.front() = kFlow;
+  EXPECT_EQ(most(1, last), alone + kFlow);
+  EXPECT_EQ(most(1, first), alone);
+  EXPECT_EQ(most(2, first), most(2, none) + kFlow) << "the second micro-batch finds it";
 }
 
 }  // namespace

@@ -128,5 +128,40 @@ TEST(DescribedMachine, ARankWithFewerThreadsHasItsShareOfTheCores) {
   EXPECT_DOUBLE_EQ(with_threads(machine, 8).rates.memory.bytes_per_s, 1e11);
 }
 
+TEST(DescribedMachine, ARankHasTheRatesThatWereMeasuredWithTheNearestNumberOfThreads) {
+  json::Value source = json::parse(kSmall, "m");
+  source["cores"] = json::Value::integer(16);
+  source["threads"] = json::parse(
+      R"({"1": {"flops_per_s": {"fp32": 1e11}, "efficiency": {"fp32": {"large_product": 0.9}},
+                "memory": {"bytes_per_s": 2e10}, "op_overhead_s": 1e-7,
+                "memory_efficiency": {"others": 0.5, "rows": [[1e3, 0.25], [1e6, 4]]}}})",
+      "threads.json");
+  const DescribedMachine machine = read_machine(source);
+
+  const DescribedMachine one = with_threads(machine, 1), two = with_threads(machine, 2),
+                         eight = with_threads(machine, 8);
+
+  EXPECT_DOUBLE_EQ(one.peak.at(DType::F32), 1e11);
+  EXPECT_DOUBLE_EQ(one.rates.memory.bytes_per_s, 2e10);
+  EXPECT_DOUBLE_EQ(one.rates.op_overhead_s, 1e-7);
+  EXPECT_DOUBLE_EQ(one.shares(DType::F32, ShapeClass::LargeProduct)->at(1e9), 0.9);
+  EXPECT_EQ(one.shares(DType::F32, ShapeClass::Attention), nullptr) << "limited by memory";
+  EXPECT_DOUBLE_EQ(one.memory_shares(ShapeClass::Rows).at(1e6), 4) << "caches are faster";
+  EXPECT_DOUBLE_EQ(one.memory_shares(ShapeClass::Update).at(1e6), 0.5);
+  EXPECT_DOUBLE_EQ(two.peak.at(DType::F32), 2e11) << "2 is nearer to 1 than to 16";
+  EXPECT_DOUBLE_EQ(two.rates.op_overhead_s, 1e-7);
+  EXPECT_DOUBLE_EQ(eight.peak.at(DType::F32), 1e12 / 2) << "half of the cores";
+  EXPECT_EQ(write_machine(read_machine(write_machine(machine))), write_machine(machine));
+
+  for (const char* threads : {R"({"16": {}})",
+                              R"({"0": {}})",
+                              R"({"two": {}})",
+                              R"([1])",
+                              R"({"1": {"flops_per_s": {"fp32": 1}}})"}) {
+    source["threads"] = json::parse(threads, "threads.json");
+    EXPECT_THAT(error_of(source), HasSubstr("threads")) << threads;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::predict

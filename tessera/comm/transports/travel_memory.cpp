@@ -61,6 +61,11 @@ std::size_t memory_of_all_gather(GroupPlace place, std::size_t bytes) {
   return arriving(place, bytes / static_cast<std::size_t>(place.hosts * place.locals));
 }
 
+std::size_t memory_of_ring() {
+  constexpr std::size_t kPage = 4096;  // of an arena
+  return (sizeof(Ring) + kPage - 1) / kPage * kPage;
+}
+
 std::size_t memory_of_posts(GroupPlace place) {
   return static_cast<std::size_t>(place.hosts - 1) * sizeof(Ring);
 }

@@ -19,6 +19,9 @@ struct GroupPlace {
 /// about the same size use again.
 std::size_t staging_bytes(std::size_t least);
 
+/// Bytes for each group or channel on which a rank posts operations.
+std::size_t memory_of_ring();
+
 /// Bytes for one operation in progress, on the rank that needs most; 0 on a single host. `bytes`:
 /// of the whole vector, that is, of the input of a reduce-scatter or an all-to-all, and of the
 /// output of an all-gather.

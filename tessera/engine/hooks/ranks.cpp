@@ -76,6 +76,7 @@ json::Value planned_memory(const planner::Plan& plan) {
   put(memory::Tag::Gradients, need.gradients);
   put(memory::Tag::Optimizer, need.optimizer);
   if (need.unknown.empty()) put(memory::Tag::Activations, need.activations);
+  put(memory::Tag::Communication, need.messages);
   put(memory::Tag::Other, need.other);
   return out;
 }

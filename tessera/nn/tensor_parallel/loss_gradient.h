@@ -25,7 +25,8 @@ struct LossGradient {
 inline LossGradient loss_gradient(at::Tensor dlogits,
                                   const at::Tensor& incoming,
                                   at::ScalarType dtype) {
-  if (dlogits.is_meta()) return {dlogits.to(dtype)};
+  // A factor has no value on meta; one that is not 1 has the same effect on memory.
+  if (dlogits.is_meta()) return {dlogits.to(dtype), dlogits.scalar_type() == dtype ? 0.5F : 1.0F};
   if (dlogits.scalar_type() == dtype)
     return {std::move(dlogits), static_cast<float>(host_values(incoming).item<double>())};
   // Few rows at a time, so that the second operation finds them in the cache.

@@ -161,7 +161,8 @@ std::int64_t CpuBackend::product_scratch(Product product,
                                          at::ScalarType out,
                                          bool accumulate) const {
   const std::int64_t M = a_MK.size(0), K = a_MK.size(1), N = b_KN.size(1);
-  const bool of_weight = product == Product::WeightGrad;
+  const bool scaled = product == Product::ScaledWeightGrad,
+             of_weight = scaled || product == Product::WeightGrad;
   if (product == Product::Linear && few_rows_fit(a_MK, b_KN.t())) return 0;
   const at::ScalarType in = a_MK.scalar_type();
   const Way how = way(in, out);
@@ -175,7 +176,8 @@ std::int64_t CpuBackend::product_scratch(Product product,
   }
   if (of_weight ? suits_mkl(a_MK.t()) : K >= kMklTerms && suits_mkl(a_MK))
     return out == at::kFloat ? 0 : 4 * M * N;
-  return matmul_scratch(a_MK, b_KN, out, accumulate);
+  // Any factor but 1.
+  return matmul_scratch(a_MK, b_KN, out, {.accumulate = accumulate, .scale = scaled ? 0.5F : 1.0F});
 }
 
 void CpuBackend::linear_bias_grad(const at::Tensor& dy_NO,

@@ -270,7 +270,7 @@ void matmul(const at::Tensor& a_MK,
 std::int64_t matmul_scratch(const at::Tensor& a_MK,
                             const at::Tensor& b_KN,
                             at::ScalarType out,
-                            bool accumulate) {
+                            const MatmulOptions& options) {
   if (a_MK.numel() == 0 || b_KN.numel() == 0) return 0;
   const bool in_parts = a_MK.size(1) > kMostTerms && b_KN.stride(1) == 1;
   const at::Tensor c =
@@ -279,9 +279,7 @@ std::int64_t matmul_scratch(const at::Tensor& a_MK,
   const std::int64_t sums = in_parts && out != at::kFloat ? 4 * c.numel() : 0;
   const std::int64_t terms = std::min(a_MK.size(1), in_parts ? kMostTerms : a_MK.size(1));
   static const Library library;
-  return sums +
-         library.scratch(
-             a_MK.narrow(1, 0, terms), b_KN.narrow(0, 0, terms), c, {.accumulate = accumulate});
+  return sums + library.scratch(a_MK.narrow(1, 0, terms), b_KN.narrow(0, 0, terms), c, options);
 }
 
 }  // namespace tessera::ops::cpu

@@ -26,6 +26,6 @@ void matmul(const at::Tensor& a_MK,
 std::int64_t matmul_scratch(const at::Tensor& a_MK,
                             const at::Tensor& b_KN,
                             at::ScalarType out,
-                            bool accumulate);
+                            const MatmulOptions& options);
 
 }  // namespace tessera::ops::cpu
