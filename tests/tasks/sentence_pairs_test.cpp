@@ -267,6 +267,7 @@ TEST_F(SentencePairsOfFile, AreTheSameFromTokenFilesWithASequenceForEachSentence
   (void)folder_.write("t.bin", bytes_of<std::uint16_t>({6, 7, 8, 9, 10, 60000}));
   EXPECT_THAT(error_of([&] { open(params, 12, index, 0.0, "t.idx"); }).what(),
               HasSubstr("has the id 60000"));
+  (void)folder_.write("t.bin", bytes_of<std::uint16_t>({6, 7, 8, 9, 10, 11}));
   const std::string plain = std::string("MMIDIDX\0\0", 9) + bytes_of<std::uint64_t>({1}) + "\x08" +
                             bytes_of<std::uint64_t>({2, 3}) + bytes_of<std::int32_t>({3, 3}) +
                             bytes_of<std::int64_t>({0, 6}) + bytes_of<std::int64_t>({0, 1, 2});

@@ -124,7 +124,7 @@ class WordSpanTask : public ::testing::Test {
 
 // Sentences of documents: samples begin and end with them.
 TEST_F(WordSpanTask, ReplacesSpansAndAsksForThemInOrder) {
-  const std::string text = "w0 w1 w2\nw3 w4\nw5 w6 w7\nw8\n\nw20 w21\n";
+  const std::string text = "w0 w1 w2\nw3 w4\nw5 w6 w7\nw8\nw9\n\nw20 w21\n";
   const data::Datasets data =
       open(R"({"sentinel_id": 200, "num_sentinels": 5, "end_id": 199, "short_texts": 0,
                "noise_density": 0.5, "target_length": 9})",
@@ -157,7 +157,7 @@ TEST_F(WordSpanTask, ReplacesSpansAndAsksForThemInOrder) {
     texts.push_back(whole);
   }
   EXPECT_THAT(texts,
-              ElementsAre(ElementsAre(0, 1, 2, 3, 4, 5), ElementsAre(8), ElementsAre(20, 21)));
+              ElementsAre(ElementsAre(0, 1, 2, 3, 4, 5), ElementsAre(8, 9), ElementsAre(20, 21)));
   EXPECT_EQ(task_of("word_span_corruption")->objective(), "seq2seq");
 }
 
