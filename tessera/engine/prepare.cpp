@@ -152,8 +152,12 @@ void check_host_memory(const planner::PlacedPlan& plan, int local_ranks) {
                   local_ranks,
                   100 * planner::kUsableMemory,
                   text::bytes(available)),
-      "set zero_optimization.offload_optimizer.device to \"none\" with an optimizer that updates "
-      "on the GPU, or divide them among the ranks: zero_optimization.stage 1 or more");
+      (plan.layout().early_updates
+           ? std::string("set zero_optimization.offload_optimizer.super_offload to false, which "
+                         "takes about half of them, or ")
+           : std::string()) +
+          "set zero_optimization.offload_optimizer.device to \"none\" with an optimizer that "
+          "updates on the GPU, or divide them among the ranks: zero_optimization.stage 1 or more");
 }
 
 std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {

@@ -63,6 +63,7 @@ struct Layout {
   std::optional<StateOffload> offload;
   std::optional<WeightOffload> weight_offload;
   bool states_on_host = false;  ///< of ranks on a device: StatePlace::on_host
+  bool early_updates = false;   ///< with states_on_host: StatePlace::early_updates
   memory::TierOptions disk;     ///< of all that rests on a disk, without the folder
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();

@@ -106,6 +106,13 @@ void OffloadKeys::describe(config::Fields& f) {
            .min = 0,
            .max = 1,
            .default_text = "1"});
+  f.field("super_offload",
+          super_offload,
+          {.text = "On a GPU, with cpu: the host updates a part of the model as soon as its "
+                   "gradient arrives, while the backward pass goes on, as if the gradient were "
+                   "finite and not clipped; otherwise it makes the update again, so that all bits "
+                   "are the same. Takes the memory of masters and states a second time. For "
+                   "optimizers that update every element independently."});
 }
 
 int OffloadKeys::buffers() const {

@@ -52,6 +52,7 @@ struct OffloadKeys {
   std::optional<std::int64_t> buffer_count;
   std::optional<bool> pipeline_read, pipeline_write;
   std::optional<double> ratio;
+  bool super_offload = false;  ///< StatePlace::early_updates
   [[nodiscard]] bool to_disk() const { return device == OffloadDevice::Nvme; }
   /// Number of units that are in memory at a time.
   [[nodiscard]] int buffers() const;

@@ -340,6 +340,9 @@ class Planner {
         parallel::complete_offload(config_.zero_optimization, config_.activation_checkpointing);
     layout_.states_on_host =
         config_.zero_optimization.offload_optimizer.device == parallel::OffloadDevice::Cpu;
+    layout_.early_updates = layout_.states_on_host &&
+                            config_.zero_optimization.offload_optimizer.super_offload &&
+                            memory::device_kind(config.run.device) != DeviceKind::Cpu;
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;

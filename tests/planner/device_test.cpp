@@ -77,6 +77,34 @@ TEST(DeviceOfAPlan, NeedsFp32MastersForUpdatesOnTheHost) {
   EXPECT_EQ(problems_of("cpu", pure + R"(, "optimizer": {"type": "Adafactor"})"), "");
 }
 
+Plan plan_of(const std::string& device, const std::string& offload) {
+  return make_plan(
+      json::parse(
+          R"({"data": {"train": "a.txt"}, "train_batch_size": 8, "bf16": {"enabled": true},
+              "run": {"device": ")" +
+              device + R"("}, "zero_optimization": {"stage": 1, "offload_optimizer": )" + offload +
+              "}}",
+          "c.json"),
+      1,
+      "c.json");
+}
+
+TEST(DeviceOfAPlan, CountsTheSecondSetOfEarlyUpdates) {
+  const Plan plain = plan_of("cuda", R"({"device": "cpu"})"),
+             early = plan_of("cuda", R"({"device": "cpu", "super_offload": true})");
+  const MemoryEstimate before = estimate_memory(plain), after = estimate_memory(early);
+  const double params = static_cast<double>(plain.model().resolved.num_parameters),
+               more = static_cast<double>(after.on_host - before.on_host);
+  // Masters, two moments and the rounded weights; and three gradients of the largest buffer.
+  EXPECT_GE(more, 14 * params);
+  EXPECT_LE(more, (14 + 3 * 4) * params + (1 << 20));
+  EXPECT_EQ(after.total(), before.total());
+
+  const Plan on_cpu = plan_of("cpu", R"({"device": "cpu", "super_offload": true})");
+  EXPECT_FALSE(on_cpu.layout().early_updates);
+  EXPECT_THAT(on_cpu.notes(), testing::Contains(HasSubstr("super_offload has no effect here")));
+}
+
 TEST(DeviceOfAPlan, HasAKnownName) {
   EXPECT_THAT(problems_of("gpu", ""), AllOf(HasSubstr("run.device"), HasSubstr("gpu")));
 }
