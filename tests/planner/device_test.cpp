@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/planner/make_plan.h"
+#include "tessera/planner/memory.h"
 #include "tessera/planner/plan.h"
 
 namespace tessera::planner {
