@@ -23,21 +23,21 @@ namespace {
 using parallel::EarlyCounts;
 using testing::IsEmpty;
 
-using Keys = std::vector<std::pair<const char*, std::string>>;
+using EarlyKeys = std::vector<std::pair<const char*, std::string>>;
 
-const char* const kBf16 = R"({"enabled": true})";
+const char* const kEarlyBf16 = R"({"enabled": true})";
 const char* const kEarly = R"({"device": "cpu", "super_offload": true})";
 
 struct EarlyCase {
   const char* name;
   Layout layout;
-  Keys keys = {};
+  EarlyKeys keys = {};
   std::int64_t steps = 3;
   bool commits = true, repeats = false;  ///< some updates of rank 0 do
   bool nccl = false;
 };
 
-TinyRun with(const Keys& keys) {
+TinyRun early_run(const EarlyKeys& keys) {
   // The CPU runs the kernels of the simulated GPU in this program.
   setenv("TESSERA_KERNELS", "aten", /*overwrite=*/0);
   TinyRun run;
@@ -60,7 +60,7 @@ class EarlyTraining : public ::testing::TestWithParam<EarlyCase> {};
 
 TEST_P(EarlyTraining, GivesTheBitsOfTheCpu) {
   const EarlyCase& given = GetParam();
-  const TinyRun cpu = with(given.keys);
+  const TinyRun cpu = early_run(given.keys);
   TinyRun early = cpu;
   early.set("zero_optimization.offload_optimizer", kEarly);
   if (given.nccl)
@@ -85,28 +85,29 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         EarlyCase{"Alone", {.accumulation = 2}},
         EarlyCase{"Clipped", {.accumulation = 2}, {{"gradient_clipping", "1e-4"}}, 3, false, true},
-        EarlyCase{"Bf16", {}, {{"bf16", kBf16}}},
+        EarlyCase{"Bf16", {}, {{"bf16", kEarlyBf16}}},
         EarlyCase{"Stage1", {.ranks = 2, .accumulation = 2, .stage = 1}},
         EarlyCase{"Stage2Clipped",
                   {.ranks = 2, .stage = 2},
-                  {{"bf16", kBf16}, {"gradient_clipping", "1e-4"}},
+                  {{"bf16", kEarlyBf16}, {"gradient_clipping", "1e-4"}},
                   2,
                   false,
                   true},
-        EarlyCase{"Stage3",
-                  {.ranks = 2, .accumulation = 2, .stage = 3},
-                  {{"bf16", kBf16}, {"zero_optimization.stage3_param_persistence_threshold", "0"}}},
+        EarlyCase{
+            "Stage3",
+            {.ranks = 2, .accumulation = 2, .stage = 3},
+            {{"bf16", kEarlyBf16}, {"zero_optimization.stage3_param_persistence_threshold", "0"}}},
         EarlyCase{"Once", {.ranks = 2, .stage = 2}, {{"gradient_reduction", "\"once\""}}},
         EarlyCase{"Nccl",
                   {.ranks = 2, .accumulation = 2, .stage = 2},
-                  {{"bf16", kBf16}},
+                  {{"bf16", kEarlyBf16}},
                   3,
                   true,
                   false,
                   true},
         EarlyCase{"Pipeline",
                   {.ranks = 2, .accumulation = 4, .pipeline = R"({"size": 2})"},
-                  {{"bf16", kBf16}}},
+                  {{"bf16", kEarlyBf16}}},
         EarlyCase{"Average",
                   {.ranks = 2, .stage = 2},
                   {{"trainer.ema.decay", "0.9"}, {"eval.weights", "\"ema\""}}},
@@ -124,13 +125,13 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(EarlyUpdates, AreMadeAgainInStepsThatClip) {
-  const std::vector<double> norms = with({}).train({}, 4).grad_norms;
+  const std::vector<double> norms = early_run({}).train({}, 4).grad_norms;
   std::vector<double> sorted = norms;
   std::ranges::sort(sorted);
   ASSERT_LT(sorted[1], sorted[2]);
   const double limit = (sorted[1] + sorted[2]) / 2;
-  const Keys keys = {{"gradient_clipping", fmt::format("{}", limit)}};
-  const TinyRun cpu = with(keys);
+  const EarlyKeys keys = {{"gradient_clipping", fmt::format("{}", limit)}};
+  const TinyRun cpu = early_run(keys);
   TinyRun early = cpu;
   early.set("zero_optimization.offload_optimizer", kEarly).use_world(world_on_gpu);
 
@@ -148,7 +149,7 @@ TEST(EarlyUpdates, AreMadeAgainInStepsThatClip) {
 }
 
 TEST(EarlyUpdates, StopWhereMostStepsClip) {
-  TinyRun run = with({{"gradient_clipping", "1e-4"}});
+  TinyRun run = early_run({{"gradient_clipping", "1e-4"}});
   run.set("zero_optimization.offload_optimizer", kEarly).use_world(world_on_gpu);
   const std::vector<EarlyCounts> steps = run.train({}, 12).early;
   // More than half of the last 16 steps were wrong after the ninth.
@@ -157,7 +158,7 @@ TEST(EarlyUpdates, StopWhereMostStepsClip) {
 }
 
 TEST(EarlyUpdates, ContinueFromACheckpointOfTheUpdateAfterwards) {
-  const TinyRun cpu = with({{"bf16", kBf16}});
+  const TinyRun cpu = early_run({{"bf16", kEarlyBf16}});
   TinyRun early = cpu;
   early.set("zero_optimization.offload_optimizer", kEarly).use_world(world_on_gpu);
   const Layout layout = {.ranks = 2, .stage = 2};
@@ -172,7 +173,7 @@ TEST(EarlyUpdates, ContinueFromACheckpointOfTheUpdateAfterwards) {
 }
 
 TEST(EarlyUpdates, AreFoundOutIfTheirCopiesDoNotWaitForTheGradient) {
-  TinyRun run = with({});
+  TinyRun run = early_run({});
   run.set("zero_optimization.offload_optimizer", kEarly).use_world(world_on_gpu);
   (void)run.train({.accumulation = 2}, 1);
   EXPECT_THAT(take_violations(), IsEmpty());
