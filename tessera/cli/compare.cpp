@@ -33,7 +33,7 @@ using Difference = std::optional<std::string>;
 bool is_timed(const std::string& key) {
   return key == "time" || key.ends_with("_ms") || key.ends_with("_per_s") ||
          key.ends_with("_waited") || key.starts_with("mem_") || key.starts_with("comm_") ||
-         key.starts_with("disk_") || key == "matrix_share";
+         key.starts_with("disk_") || key.starts_with("early_") || key == "matrix_share";
 }
 
 std::vector<json::Value> read_metrics(const fs::path& path) {

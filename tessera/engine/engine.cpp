@@ -261,6 +261,7 @@ StepReport Engine::train_step() {
   report.optimizer_s = result.optimizer_s;
   report.receive_s = result.receive_s;
   report.disk = result.disk;
+  report.early = result.early;
   report.comm_s = std::exchange(comm_before_pause_, 0.0) + world_.transport().take_comm_seconds();
   const double now = now_s();
   report.seconds = now - clock_;

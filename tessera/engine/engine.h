@@ -39,9 +39,10 @@ struct StepReport {
   Metrics metrics;                               ///< the terms of the loss, also before the update
   std::vector<report::LayerLoads> expert_loads;  ///< of each sparse layer, over the global batch
   double lr = 0.0;
-  double grad_norm = 0.0;    ///< before clipping
-  std::int64_t tokens = 0;   ///< number of tokens so far
-  std::int64_t samples = 0;  ///< number of samples so far
+  double grad_norm = 0.0;       ///< before clipping
+  parallel::EarlyCounts early;  ///< of this rank
+  std::int64_t tokens = 0;      ///< number of tokens so far
+  std::int64_t samples = 0;     ///< number of samples so far
   /// Tokens of this step without padding: those of the sequences of a dataset, or what
   /// Experience::tokens() counts.
   std::int64_t batch_tokens = 0;

@@ -125,6 +125,10 @@ json::Value step_values(const StepReport& report, bool breakdown, double time) {
     out["disk_written_bytes"] = json::Value::integer(report.disk.written_bytes);
     out["disk_ms"] = json::Value::number(milliseconds(report.disk.waited_s));
   }
+  if (report.early.committed + report.early.repeated > 0) {
+    out["early_updates"] = json::Value::integer(report.early.committed);
+    out["early_repeats"] = json::Value::integer(report.early.repeated);
+  }
   if (breakdown) {
     out["forward_ms"] = json::Value::number(milliseconds(report.forward_s));
     out["backward_ms"] = json::Value::number(milliseconds(report.backward_s));

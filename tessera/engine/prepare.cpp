@@ -166,9 +166,14 @@ void check_host_memory(const planner::PlacedPlan& plan, int local_ranks) {
       static_cast<double>(need) <= planner::kUsableMemory * static_cast<double>(available),
       Memory,
       host_memory_text(plan, local_ranks, available),
-      "keep less there: set zero_optimization.offload_optimizer.device, offload_param.device or "
-      "activation_checkpointing.offload.device to \"nvme\", or to \"none\" with an optimizer that "
-      "updates on the GPU; or divide it among the ranks: zero_optimization.stage 1 or more");
+      (plan.layout().early_updates
+           ? std::string("set zero_optimization.offload_optimizer.super_offload to false, which "
+                         "takes about half of masters and states, or ")
+           : std::string()) +
+          "keep less there: set zero_optimization.offload_optimizer.device, offload_param.device "
+          "or activation_checkpointing.offload.device to \"nvme\", or to \"none\" with an "
+          "optimizer that updates on the GPU; or divide it among the ranks: "
+          "zero_optimization.stage 1 or more");
 }
 
 std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {

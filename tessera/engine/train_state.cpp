@@ -132,6 +132,8 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
   gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
   // The host updates what rests on its disk.
   place.on_host = options_.states_on_host || options_.offload;
+  // Elements that are clipped one by one are not known before all have arrived.
+  place.early_updates = options_.early_updates && options_.clip_value <= 0;
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,
                                                             *model_,
                                                             *options_.rule,
@@ -290,6 +292,13 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   // The step number decides, so that a resumed run does the same.
   parallel::SentResiduals* const residuals = gradients_->residuals();
   if (residuals != nullptr && step_ % options_.reduction.feedback->reset == 0) residuals->forget();
+  optim::UpdateScalars scalars = {.lr = options_.schedule->lr(update),
+                                  .grad_scale = 1.0 / input.loss_scale,
+                                  .step = update,
+                                  .beta1 = options_.schedule->beta1(update),
+                                  .beta2 = options_.schedule->beta2(update),
+                                  .decay_scale = options_.decay_ramp.factor(update)};
+  optimizer_->begin_step(*gradients_, scalars);
   parallel::StepOutput out = executor_->train(actions(num_micros), input);
 
   const double reduce_start = now_s();
@@ -308,16 +317,12 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   if (finite && extras.before_update) extras.before_update();
   const double update_start = now_s();
   phase.emplace(trace::Kind::Phase, "update");
-  result.lr = options_.schedule->lr(update);
+  result.lr = scalars.lr;
   if (finite) {
-    optimizer_->update(*gradients_,
-                       {.lr = result.lr,
-                        .grad_scale = clip(result.grad_norm) / input.loss_scale,
-                        .step = update,
-                        .beta1 = options_.schedule->beta1(update),
-                        .beta2 = options_.schedule->beta2(update),
-                        .decay_scale = options_.decay_ramp.factor(update)});
+    scalars.grad_scale = clip(result.grad_norm) / input.loss_scale;
+    optimizer_->update(*gradients_, scalars);
   } else {
+    optimizer_->skip_update();
     result.skipped = true;
     ++skipped_;
     // A skipped update loses the residuals that its gradients took up, and the rounding errors of
@@ -325,6 +330,7 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
     if (residuals != nullptr) residuals->forget();
     result.skip_reason = first_nonfinite(sums);
   }
+  result.early = optimizer_->early_counts();
   if (scaler_) follow_scale(result);
   if (experts_ != nullptr)
     result.expert_loads = experts_->finish(/*updates=*/finite, result.metrics);

@@ -61,6 +61,7 @@ struct TrainStateOptions {
   parallel::KeptTypes kept;
   std::optional<parallel::StateOffload> offload;  ///< not for compressed rules
   bool states_on_host = false;  ///< StatePlace::on_host; also of rules that need it
+  bool early_updates = false;   ///< StatePlace::early_updates
   std::optional<parallel::WeightOffload> weight_offload;          ///< as in weight_layout
   std::optional<parallel::ActivationOffload> activation_offload;  ///< of recomputed blocks
   std::optional<int> host_activations;                            ///< as in parallel::Layout
@@ -111,7 +112,8 @@ struct StepResult {
   /// Seconds on this rank. `receive_s` is a part of `forward_s` and `backward_s`.
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0,
          receive_s = 0.0;
-  memory::TierUse disk;  ///< of this rank, since the last step: what rests on a disk
+  memory::TierUse disk;         ///< of this rank, since the last step: what rests on a disk
+  parallel::EarlyCounts early;  ///< of this rank: updates that began during the backward pass
 };
 
 class ExpertBalance;

@@ -2,6 +2,7 @@
 #include "tessera/parallel/gradient_reduction.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -218,12 +219,34 @@ void GradientReduction::after(const Action& action, const BlockRun& run) {
     for (GradSink* sink : sinks_of(run))
       sink->release();
     if (resting_) store_sums(run);
+    if (arrived_ && !diagnosing_ && run.micro + 1 == run.num_micros) {
+      tell_arrivals();
+      std::ranges::copy_if(model_.groups_of(run.block), std::back_inserter(coming_), [this](int g) {
+        return arrives_early(g);
+      });
+    }
   }
   world_.show_life();
   // During a forward pass the reductions of the previous micro-batch make progress, because peers
   // wait for their buffers. In the first micro-batch only gathers of weights are pending; copying
   // them early gains nothing, because wait() copies them just before the block reads them.
   if (run.micro > 0 || is_backward(action.kind)) world_.transport().progress();
+}
+
+bool GradientReduction::arrives_early(int g) const {
+  const FlatGroup& group = model_.groups()[static_cast<std::size_t>(g)];
+  const std::vector<UseSlot>& uses = slots_[static_cast<std::size_t>(g)].uses;
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  return group.trainable && uses.size() == 1 && !group.across_stages() &&
+         !uses.front().rows.enabled && !keeps_own_ && model_.context_parallel() == nullptr &&
+         (tensor == nullptr || !tensor->sequence);
+}
+
+void GradientReduction::tell_arrivals() {
+  for (const int g : std::exchange(coming_, {})) {
+    settle(slots_[static_cast<std::size_t>(g)].uses.front());
+    arrived_(g);
+  }
 }
 
 std::vector<GradSink*> GradientReduction::sinks_of(const BlockRun& run) const {
@@ -453,6 +476,7 @@ void GradientReduction::reduce_received(Buffer& buffer) const {
 
 void GradientReduction::begin(std::span<const Action> actions) {
   search_.clear();
+  coming_.clear();
   const bool makes = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
     return makes_gradients(action.kind);
   });

@@ -20,10 +20,12 @@
 #include <compare>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -88,6 +90,12 @@ class GradientReduction final : public Policy {
   }
   /// The residuals of error feedback on this rank; nullptr without it.
   [[nodiscard]] SentResiduals* residuals() { return residuals_ ? &*residuals_ : nullptr; }
+
+  /// Calls `arrived` in each step for groups whose shard() is complete before finish(): during the
+  /// backward pass of the last micro-batch, one block later. Not for groups that several blocks or
+  /// stages use, whose gradients are rows, or whose ranks share the tokens. nullptr: none.
+  using Arrived = std::function<void(int group)>;
+  void on_arrival(Arrived arrived) { arrived_ = std::move(arrived); }
 
   /// Waits for all reductions, adds the uses of tied parameters in block order, and adds the
   /// gradients of ranks that share the tokens. Afterwards shard() is the step's gradient.
@@ -213,6 +221,8 @@ class GradientReduction final : public Policy {
     return keeps_own_ && use.local ? use.local->flat : use.accumulator;
   }
   void add_uses(const FlatGroup& group, Slot& slot);
+  [[nodiscard]] bool arrives_early(int group) const;
+  void tell_arrivals();
 
   comm::World& world_;
   ModelInstance& model_;
@@ -231,6 +241,8 @@ class GradientReduction final : public Policy {
   std::optional<GradientNorm> norm_;  ///< always has a value
   NonfiniteSearch search_;
   bool diagnosing_ = false, watching_ = false, keeps_own_ = false;
+  Arrived arrived_;
+  std::vector<int> coming_;  ///< groups of the last block, whose reduction was started
 };
 
 }  // namespace tessera::parallel

@@ -97,6 +97,7 @@ at::Tensor GradientReduction::in_memory(UseSlot& use, RestingSums::Use how) {
 }
 
 void GradientReduction::finish() {
+  tell_arrivals();
   while (!held_.empty())
     store(*held_.front());
   for (std::size_t g = 0; g < slots_.size(); ++g) {

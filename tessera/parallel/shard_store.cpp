@@ -242,6 +242,25 @@ void ShardStore::settle(std::size_t unit) {
   if (units_[unit].travels) buffers_->settle(unit);
 }
 
+ShardStore::Values ShardStore::values(std::size_t unit) {
+  Values out{values_[unit].masters, {}};
+  for (const ParamShard& shard : shards_of(unit)) {
+    for (const ShardState& state : shard.states)
+      out.states.push_back(state.kept);
+  }
+  return out;
+}
+
+void ShardStore::exchange_values(std::size_t unit, Values& other) {
+  TESSERA_ASSERT(!units_[unit].travels && values_[unit].masters.defined());
+  std::swap(values_[unit].masters, other.masters);
+  std::size_t next = 0;
+  for (ParamShard& shard : shards_of(unit)) {
+    for (ShardState& state : shard.states)
+      std::swap(state.kept, other.states[next++]);
+  }
+}
+
 HeldPart ShardStore::hold(std::size_t g) {
   std::vector<FlatGroup>& groups = model_.groups();
   if (groups[g].weights->resting() == nullptr) return {};
@@ -335,6 +354,13 @@ void ShardStore::Lease::send_weights() {
   // The host waits for copies to memory that is not pinned: buffers of what rests on a disk.
   working.copy_(from, /*non_blocking=*/!working.is_cpu() || working.is_pinned());
   staged_.reset();
+}
+
+void ShardStore::Lease::send(const at::Tensor& weights) const {
+  const at::Tensor working = store_->working_of(unit_);
+  const at::Tensor staged =
+      landing_room(working.numel(), working.scalar_type(), working.device()).copy_(weights);
+  working.copy_(staged, /*non_blocking=*/true);
 }
 
 optim::ShardView ShardStore::Lease::view(ParamShard& shard, const float* gradient) const {

@@ -100,6 +100,7 @@ struct StatePlace {
   /// through pinned memory. Source: Ren et al. 2021, "ZeRO-Offload". With a tier the model is on
   /// the host, or this is true.
   bool on_host = false;
+  bool early_updates = false;  ///< EarlyUpdates, where the rule and the place allow them
 };
 
 /// Masters and states that rest on a disk between updates.
@@ -168,6 +169,15 @@ class ShardStore {
   void fetch(std::size_t unit);
   /// Waits until the unit's last lease is stored, which frees its buffer.
   void settle(std::size_t unit);
+  /// Masters of a unit, and the states of its shards, in order: handles to the same memory.
+  struct Values {
+    KeptState masters;
+    std::vector<KeptState> states;
+  };
+  [[nodiscard]] Values values(std::size_t unit);
+  /// Exchanges the values of a unit in working memory, which has masters of its own, with another
+  /// set of the same kinds; copies nothing.
+  void exchange_values(std::size_t unit, Values& other);
   [[nodiscard]] const Options& options() const { return options_; }
   /// See StatePlace::on_host; false if the model itself is on the host.
   [[nodiscard]] bool on_host() const { return on_host_; }
@@ -311,6 +321,8 @@ class ShardStore::Lease {
   /// After it: starts to copy the weights to the device; in fp32 they are the masters. Neither the
   /// host nor the device waits.
   void send_weights();
+  /// Starts to copy these weights of the unit, on the host, to the device, as send_weights() does.
+  void send(const at::Tensor& weights) const;
 
  private:
   ShardStore* store_;

@@ -30,6 +30,34 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
   strategy_ = make_update(context_);
   strategy_->configure(options);
   store_ = std::make_unique<ShardStore>(world, model, rule, std::move(options));
+  if (place.early_updates && store_->on_host() && place.tier == nullptr &&
+      update_kind(rule, model) == UpdateKind::Elementwise)
+    early_ = std::make_unique<EarlyUpdates>(context_, *store_);
+}
+
+void ShardedOptimizer::begin_step(GradientReduction& gradients,
+                                  const optim::UpdateScalars& assumed) {
+  if (!early_) return;
+  early_->begin(assumed);
+  gradients.on_arrival([this, &gradients](int group) {
+    // With stage 0 the update gathers the gradient first.
+    if (context_.stage(group) != 0 || context_.fold(group).size() == 1)
+      early_->take(static_cast<std::size_t>(group), gradients.shard(group));
+  });
+}
+
+void ShardedOptimizer::update(GradientReduction& gradients, const optim::UpdateScalars& scalars) {
+  if (!early_) return strategy_->update(*store_, gradients, scalars);
+  early_->settle(scalars);
+  update_shards(context_, *store_, gradients, scalars, early_.get());
+}
+
+void ShardedOptimizer::skip_update() {
+  if (early_) early_->settle(std::nullopt);
+}
+
+EarlyCounts ShardedOptimizer::early_counts() const {
+  return early_ ? early_->counts() : EarlyCounts();
 }
 
 ShardedOptimizer::~ShardedOptimizer() {
@@ -43,6 +71,7 @@ ShardedOptimizer::~ShardedOptimizer() {
 
 void ShardedOptimizer::follow_model(const std::vector<int>& changed, std::int64_t updates) {
   TESSERA_ASSERT(context_.rule.compressed() == nullptr);
+  if (early_) early_->forget();
   store_->release_pieces();
   for (const int group : changed)
     store_->follow_model(static_cast<std::size_t>(group), updates);

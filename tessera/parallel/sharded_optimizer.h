@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/optim/rule.h"
+#include "tessera/parallel/early_updates.h"
 #include "tessera/parallel/gradient_reduction.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/shard_store.h"
@@ -55,9 +56,15 @@ class ShardedOptimizer {
   void follow_model(const std::vector<int>& changed, std::int64_t updates);
   /// Makes one update from the reduced gradients; the gather of the working weights is only
   /// started.
-  void update(GradientReduction& gradients, const optim::UpdateScalars& scalars) {
-    strategy_->update(*store_, gradients, scalars);
-  }
+  void update(GradientReduction& gradients, const optim::UpdateScalars& scalars);
+  /// Before the passes of a step: lets updates begin during the backward pass, if the place of the
+  /// states asks for it (StatePlace::early_updates). `assumed`: the scalars of the update if
+  /// nothing is clipped. Afterwards call update() or skip_update(). Local.
+  void begin_step(GradientReduction& gradients, const optim::UpdateScalars& assumed);
+  /// Drops the updates that began in the step.
+  void skip_update();
+  /// The updates of the last step that began early.
+  [[nodiscard]] EarlyCounts early_counts() const;
   /// True if update `step` uses the gradients that ranks kept (GradientReduction::keep_own).
   [[nodiscard]] bool compresses(std::int64_t step) const { return strategy_->compresses(step); }
   /// Swaps the weights with the state of that name, such as their average; a second call swaps them
@@ -92,6 +99,7 @@ class ShardedOptimizer {
   ModelInstance& model_;
   std::unique_ptr<UpdateStrategy> strategy_;
   std::unique_ptr<ShardStore> store_;
+  std::unique_ptr<EarlyUpdates> early_;  ///< nullptr: all updates follow the backward pass
 };
 
 }  // namespace tessera::parallel

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/optim/eight_bit.h"
+#include "tessera/parallel/early_updates.h"
 #include "tessera/parallel/kept_state.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/param_facts.h"
@@ -95,7 +96,7 @@ StateBytes state_bytes(const PlannedStage& stage,
       has_separate_masters(layout.working, layout.kept.masters, /*local_weights=*/false);
   StateBytes out;
   Resting on_disk;
-  std::int64_t widest = 0;
+  std::int64_t widest = 0, elements = 0;
   bool narrow_states = false;
   for (const PlannedBuffer& buffer : stage.buffers) {
     // A frozen parameter has only its working weights, which a save widens if it contains them.
@@ -116,6 +117,7 @@ StateBytes state_bytes(const PlannedStage& stage,
       const RangeStates states =
           states_of(rule, buffer.owned.of(segment), layout.kept.states, shards);
       out.memory += states.elements + states.lines;
+      elements += states.elements;
       wide += states.wide;
       of_buffer = std::max(of_buffer, segment.numel);
     }
@@ -135,6 +137,7 @@ StateBytes state_bytes(const PlannedStage& stage,
   if (layout.kept.masters != DType::F32) out.memory += 4 * widest;
   if (narrow_states) out.memory += 8 * widest;
   out.memory += update_bytes(stage, rule);
+  if (layout.early_updates) out.memory += early_update_bytes(stage, layout.working, elements);
   return out;
 }
 

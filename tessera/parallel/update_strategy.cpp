@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/parallel/early_updates.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/planned_buffers.h"
 #include "tessera/tensor/upload.h"
@@ -111,7 +112,9 @@ void update_unit(const UpdateContext& context,
 void update_shards(const UpdateContext& context,
                    ShardStore& store,
                    GradientReduction& gradients,
-                   const optim::UpdateScalars& scalars) {
+                   const optim::UpdateScalars& scalars,
+                   EarlyUpdates* early) {
+  const auto is_made = [&](std::size_t group) { return early != nullptr && early->has(group); };
   at::Tensor gradient;  // of the group whose units are updated
   HeldPart weights;     // of the same group
   std::map<std::size_t, ShardStore::Lease> leases;
@@ -120,12 +123,16 @@ void update_shards(const UpdateContext& context,
       case UpdateActionKind::BeginWrite:
         context.model.groups()[i].weights->begin_write();
         weights = store.hold(i);
-        gradient = gradient_of_update(context, store, gradients, i);
+        if (!is_made(i)) gradient = gradient_of_update(context, store, gradients, i);
         break;
       case UpdateActionKind::Fetch:
         store.fetch(i);
         break;
       case UpdateActionKind::Update: {
+        if (is_made(store.units()[i].group)) {
+          early->commit(i);
+          break;
+        }
         const auto lease = leases.emplace(i, store.acquire(i, Access::Write)).first;
         update_unit(context, store, lease->second, gradient, scalars);
         if (!store.units()[i].travels) leases.erase(lease);

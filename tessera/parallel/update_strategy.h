@@ -80,11 +80,14 @@ at::Tensor gradient_of_update(const UpdateContext& context,
                               const ShardStore& store,
                               GradientReduction& gradients,
                               std::size_t g);
+class EarlyUpdates;
 /// Calls Rule::update() on every shard of every trainable group, in the order of update_actions();
-/// the gather of a group's working weights runs while the next group is updated.
+/// the gather of a group's working weights runs while the next group is updated. `early`: has the
+/// new values of some groups already; nullptr: of none.
 void update_shards(const UpdateContext& context,
                    ShardStore& store,
                    GradientReduction& gradients,
-                   const optim::UpdateScalars& scalars);
+                   const optim::UpdateScalars& scalars,
+                   EarlyUpdates* early = nullptr);
 
 }  // namespace tessera::parallel

@@ -113,6 +113,13 @@ void OffloadKeys::describe(config::Fields& f) {
                    "from the backward pass of its block to the update. As many blocks' parts as "
                    "buffer_count, but at most 3, are in memory at a time.",
            .default_text = "false"});
+  f.field("super_offload",
+          super_offload,
+          {.text = "On a GPU, with cpu: the host updates a part of the model as soon as its "
+                   "gradient arrives, while the backward pass goes on, as if the gradient were "
+                   "finite and not clipped; otherwise it makes the update again, so that all bits "
+                   "are the same. Takes the memory of masters and states a second time. For "
+                   "optimizers that update every element independently."});
 }
 
 int OffloadKeys::buffers() const {

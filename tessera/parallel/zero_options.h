@@ -59,6 +59,7 @@ struct OffloadKeys {
   std::optional<bool> pipeline_read, pipeline_write;
   std::optional<double> ratio;
   std::optional<bool> gradients;
+  bool super_offload = false;  ///< StatePlace::early_updates
   [[nodiscard]] bool to_disk() const { return device == OffloadDevice::Nvme; }
   /// Number of units that are in memory at a time.
   [[nodiscard]] int buffers() const;

@@ -24,6 +24,7 @@
 #include "tessera/parallel/param_groups.h"
 #include "tessera/parallel/rank_product.h"
 #include "tessera/parallel/zero_rules.h"
+#include "tessera/planner/early_updates.h"
 #include "tessera/planner/idle_keys.h"
 
 namespace tessera::planner {
@@ -354,6 +355,7 @@ void check_config(const TrainConfig& config,
                              origins);
   }
   parallel::check_offload(offload_choice(config), problems, origins);
+  check_early_updates(config, problems, origins);
   check_device(config, problems, origins);
 }
 
@@ -396,6 +398,7 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   }
   for (std::string& note : parallel::offload_notes(offload_choice(config)))
     out.push_back(std::move(note));
+  if (std::optional<std::string> note = early_updates_note(config)) out.push_back(*note);
   for (std::string& note : optim::optimizer_notes(config.optimizer))
     out.push_back(std::move(note));
   for (std::string& note : optim::schedule_notes(config.scheduler, config.optimizer))

@@ -369,6 +369,8 @@ json::Value RunView::summary() const {
                               "disk_ms",
                               "disk_read_bytes",
                               "disk_written_bytes",
+                              "early_updates",
+                              "early_repeats",
                               "mem_peak_bytes",
                               "skipped",
                               "time"})

@@ -23,6 +23,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/message_channels.h"
+#include "tessera/comm/watchdog.h"
 #include "tessera/tensor/span.h"
 
 namespace tessera::test {

@@ -118,6 +118,17 @@ TEST(Metrics, OfStepsWithADiskHaveWhatTravelledAndTheWait) {
   EXPECT_EQ(line.find("disk_written_bytes")->as_integer(), 1 << 20);
 }
 
+TEST(Metrics, OfStepsWithEarlyUpdatesCountThem) {
+  StepReport report;
+  report.seconds = 2.0;
+  EXPECT_EQ(step_values(report, false, 0).find("early_updates"), nullptr);
+
+  report.early = {.committed = 5, .repeated = 0};
+
+  EXPECT_EQ(step_values(report, false, 0).find("early_updates")->as_integer(), 5);
+  EXPECT_EQ(step_values(report, false, 0).find("early_repeats")->as_integer(), 0);
+}
+
 TEST(MetricsFile, HasTheSpeedOfGenerationApart) {
   const files::TempDir dir;
   const auto path = dir.path() / "metrics.jsonl";

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/make_plan.h"
+#include "tessera/planner/memory.h"
 #include "tessera/planner/offload_ladder.h"
 #include "tessera/planner/plan.h"
 
@@ -108,7 +109,7 @@ TEST(DeviceOfAPlan, RefusesWhatDoesNotGoWithTheMemoryOfTheHost) {
         Case{R"(, "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}},
                 "tiling": {"lm_head": 2}, "model": {"family": "llama"})",
              "tiling",
-             "or on GPUs"}}) {
+             "memory of a GPU's host"}}) {
     EXPECT_THAT(problems_of("cuda", keys), AllOf(HasSubstr(key), HasSubstr(why))) << keys;
   }
 }
@@ -159,6 +160,34 @@ TEST(DeviceOfAPlan, IsOfferedTheMemoryOfTheHostIfItsOwnIsShort) {
                                    R"(zero_optimization.offload_optimizer {"device": "cpu"})",
                                    R"(zero_optimization.offload_param {"device": "cpu"})"));
   EXPECT_GT(before, 0);
+}
+
+Plan plan_of(const std::string& device, const std::string& offload) {
+  return make_plan(
+      json::parse(
+          R"({"data": {"train": "a.txt"}, "train_batch_size": 8, "bf16": {"enabled": true},
+              "run": {"device": ")" +
+              device + R"("}, "zero_optimization": {"stage": 1, "offload_optimizer": )" + offload +
+              "}}",
+          "c.json"),
+      1,
+      "c.json");
+}
+
+TEST(DeviceOfAPlan, CountsTheSecondSetOfEarlyUpdates) {
+  const Plan plain = plan_of("cuda", R"({"device": "cpu"})"),
+             early = plan_of("cuda", R"({"device": "cpu", "super_offload": true})");
+  const MemoryEstimate before = estimate_memory(plain), after = estimate_memory(early);
+  const double params = static_cast<double>(plain.model().resolved.num_parameters),
+               more = static_cast<double>(after.on_host - before.on_host);
+  // Masters, two moments and the rounded weights; and three gradients of the largest buffer.
+  EXPECT_GE(more, 14 * params);
+  EXPECT_LE(more, (14 + 3 * 4) * params + (1 << 20));
+  EXPECT_EQ(after.total(), before.total());
+
+  const Plan on_cpu = plan_of("cpu", R"({"device": "cpu", "super_offload": true})");
+  EXPECT_FALSE(on_cpu.layout().early_updates);
+  EXPECT_THAT(on_cpu.notes(), testing::Contains(HasSubstr("super_offload has no effect here")));
 }
 
 TEST(DeviceOfAPlan, HasAKnownName) {

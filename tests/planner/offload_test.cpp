@@ -269,7 +269,22 @@ TEST(Offload, RefusesKeysThatContradictEachOther) {
            BadRow{batch + R"("zero_optimization": {"stage": 3, "offload_optimizer":
                              {"device": "nvme", "nvme_path": "/tmp", "super_offload": true}})",
                   "zero_optimization.offload_optimizer.super_offload",
-                  "undoes updates inexactly"},
+                  "needs masters and states in the memory of the host"},
+           BadRow{batch + R"("zero_optimization": {"stage": 2, "offload_optimizer":
+                             {"device": "cpu", "super_offload": true}},
+                             "gradient_clip_value": 1.0)",
+                  "zero_optimization.offload_optimizer.super_offload",
+                  "not clipped one by one"},
+           BadRow{batch + R"("zero_optimization": {"stage": 2, "offload_optimizer":
+                             {"device": "cpu", "super_offload": true}},
+                             "optimizer": {"type": "Muon"})",
+                  "zero_optimization.offload_optimizer.super_offload",
+                  "and not Muon"},
+           BadRow{batch + R"("zero_optimization": {"stage": 2, "offload_optimizer":
+                             {"device": "cpu", "super_offload": true}},
+                             "optimizer": {"type": "AdamW8bit"})",
+                  "zero_optimization.offload_optimizer.super_offload",
+                  "states in fp32"},
            BadRow{batch + R"("zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}})",
                   "zero_optimization.zenflow",
                   "changes the results"},

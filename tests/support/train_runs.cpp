@@ -185,6 +185,7 @@ Trace TinyRun::train(const Layout& layout,
       mine.batch_tokens.push_back(report.batch_tokens);
       mine.skipped.push_back(report.skipped_total);
       mine.skip_reasons.push_back(report.skip_reason);
+      mine.early.push_back(report.early);
       if (report.loss_scale) mine.loss_scales.push_back(*report.loss_scale);
       expect_alike(world, report);
     }

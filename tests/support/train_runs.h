@@ -28,14 +28,15 @@ struct Trace {
   std::vector<std::int64_t> batch_tokens;  ///< for each step
   std::vector<std::int64_t> skipped;       ///< steps so far
   std::vector<std::string> skip_reasons;
-  std::vector<std::string> digest;  ///< of the checkpoint after the last step
+  std::vector<std::string> digest;           ///< of the checkpoint after the last step
+  std::vector<parallel::EarlyCounts> early;  ///< of rank 0, for each step
 };
 
 /// Name, mean and denominator of every metric, to the last bit.
 std::string bits_of(const engine::Metrics& metrics);
 
-/// Checks that all but rates, tokens and texts is equal; norms that are not finite, as those of
-/// skipped steps, count as equal.
+/// Checks that all but rates, tokens, texts and early updates is equal; norms that are not finite,
+/// as those of skipped steps, count as equal.
 void expect_same_bits(const Trace& a, const Trace& b);
 
 /// AdamW's first moments by parameter name, in the newest checkpoint of `root`. After one update

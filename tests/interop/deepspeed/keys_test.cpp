@@ -155,9 +155,9 @@ TEST(DeepSpeedKeys, WithoutAnEquivalentNameTheNearestOne) {
               AllOf(HasSubstr("sparse_attention"), HasSubstr("remove the block")));
   EXPECT_THAT(take(R"({"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}})").problems,
               AllOf(HasSubstr("zero_optimization.zenflow"), HasSubstr("changes the results")));
-  EXPECT_THAT(
+  EXPECT_EQ(
       take(R"({"zero_optimization": {"offload_optimizer": {"super_offload": true}}})").problems,
-      AllOf(HasSubstr("offload_optimizer.super_offload"), HasSubstr("GPU")));
+      "");
   EXPECT_THAT(take(R"({"compile": {"deepcompile": true}})").problems,
               HasSubstr("compile.deepcompile"));
 }
