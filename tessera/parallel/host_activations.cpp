@@ -24,8 +24,7 @@ namespace {
 class HostStore final : public ActivationStore {
  public:
   HostStore(c10::Device device, int buffers, std::unique_ptr<ActivationStore> beyond)
-      : device_(device),
-        down_(device),
+      : down_(device),
         up_(device),
         buffers_(static_cast<std::size_t>(buffers)),
         beyond_(std::move(beyond)) {
@@ -179,7 +178,6 @@ class HostStore final : public ActivationStore {
     kept.returned = up_.mark();
   }
 
-  c10::Device device_;
   SideStream down_, up_;
   std::size_t buffers_;
   std::unique_ptr<ActivationStore> beyond_;

@@ -42,10 +42,11 @@ using RestingPlaces = std::tuple<std::optional<StateOffload>,
 /// Returns them; makes the paths of the folders absolute, so that they are found from any folder.
 RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute);
 
-/// Completes what a plan says about the memory of a device's host: weights there, and the number of
-/// inputs of recomputed blocks that are on their way there at a time.
+/// What is in the memory of a device's host; on the CPU all of it is where it is anyway.
 struct HostPlaces {
-  bool states = false, weights = false;
+  bool states = false;   ///< StatePlace::on_host
+  bool weights = false;  ///< Layout::weights_on_host
+  /// Number of inputs of recomputed blocks that are on their way there at a time.
   std::optional<int> activations;
 };
 HostPlaces host_places(const OffloadChoice& choice);

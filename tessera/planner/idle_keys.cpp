@@ -52,8 +52,8 @@ void drop_unused_sections(const TrainConfig& config, json::Value& resolved) {
     drop(block, "offload_optimizer");
   if (!zero.offload_param.to_disk() && !on_host(zero.offload_param.device))
     drop(block, "offload_param");
-  const parallel::ActivationOffloadKeys& activations = config.activation_checkpointing.offload;
-  if (!activations.to_disk() && !on_host(activations.device))
+  const parallel::RecomputeOptions& recompute = config.activation_checkpointing;
+  if (!recompute.offload.to_disk() && !(recompute.to_host() && on_device(config)))
     drop(resolved["activation_checkpointing"], "offload");
   const bool disk = zero.offload_optimizer.to_disk() || zero.offload_param.to_disk() ||
                     config.activation_checkpointing.offload.to_disk() || models_rest(config);
