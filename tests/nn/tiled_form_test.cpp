@@ -48,7 +48,7 @@ class InTiles {
       tile->grad().open(grads_.back());
       tiles.push_back({std::move(tile), begin, rows});
     }
-    form_ = std::make_shared<TiledForm>(std::move(tiles));
+    form_ = std::make_shared<TiledForm>(std::move(tiles), param_);
     form_->bind([this](std::size_t tile) { calls_ += "+" + std::to_string(tile); },
                 [this](std::size_t tile) { calls_ += "-" + std::to_string(tile); });
     param_.extend(form_);
