@@ -125,6 +125,9 @@ GradientBytes gradient_bytes(const PlannedStage& stage, const Layout& layout, st
       out.sums += (instead ? buffer.uses() - 1 : buffer.uses()) * bytes;
     if (rows > 0) out.rows += rows * (table->local_numel() / table->shape.front()) * value;
     out.largest_sum = std::max(out.largest_sum, bytes);
+    if (layout.sums != DType::F32)
+      out.widened =
+          std::max(out.widened, 4 * numel / (stage.zero_stage == 0 ? 1 : buffer.ranks.fold));
     if (reduction.keeps_residuals(buffer.ranks.fold)) out.residuals += 2 * buffer.uses() * numel;
     Pool& pool = pools[{buffer.group.axes.fold.bits(), numel}];
     pool.ranks = buffer.ranks;

@@ -85,9 +85,9 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const parallel::StateBytes states = states_of(plan, planned);
   const parallel::GradientBytes gradients = gradients_of(plan, planned);
   Activations activations = predict_activations(plan, stage);
-  // A save makes its copies when there are no activations.
+  // A save makes its copies when there are no activations, and so does an update.
   const std::int64_t saved = states.widened_by_saves + gradients.residuals,
-                     resting = std::max(activations.evaluation, saved);
+                     resting = std::max({activations.evaluation, saved, gradients.widened});
   MemoryEstimate out;
   out.parameters = weights.resting + weights.gathered;
   if (updates_on_host(plan)) {
