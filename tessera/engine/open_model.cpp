@@ -61,7 +61,7 @@ void rest(OpenModel& out, parallel::WeightOptions& weights, const OpenOffload& o
   disk.folder = offload.weights.folder;
   out.tier = memory::tiers().get("disk")(disk);
   weights.residency = parallel::Residency::Resting;
-  weights.persistence_threshold = parallel::kPersistenceThreshold;
+  weights.persistence_threshold = 0;  // all of a block is read at once
   weights.in_memory = offload.weights.in_memory;
   weights.tier = out.tier.get();
   weights.tier_buffers = offload.weights.buffers;

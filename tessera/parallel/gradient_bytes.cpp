@@ -129,6 +129,9 @@ GradientBytes gradient_bytes(const PlannedStage& stage,
     const bool stays = rests || (local && buffer.ranks.slices == 1);
     for (std::size_t use = instead ? 1 : 0; use < buffer.blocks.size() && !stays; ++use)
       out.sums_of_blocks[static_cast<std::size_t>(buffer.blocks[use])] += bytes;
+    if (layout.sums != DType::F32)
+      out.widened =
+          std::max(out.widened, 4 * numel / (stage.zero_stage == 0 ? 1 : buffer.ranks.fold));
     if (reduction.keeps_residuals(buffer.ranks.fold)) out.residuals += 2 * buffer.uses() * numel;
     Pool& pool = pools[{buffer.group.axes.fold.bits(), numel}];
     pool.ranks = buffer.ranks;

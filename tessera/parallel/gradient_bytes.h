@@ -15,6 +15,8 @@ struct GradientBytes {
   std::int64_t rows = 0;       ///< of gradients of tables that are kept as rows
   std::int64_t residuals = 0;  ///< SentResiduals
   std::int64_t in_flight = 0;
+  /// While a buffer is updated: its sums in fp32, if they are accumulated in fewer bits.
+  std::int64_t widened = 0;
   std::int64_t disk = 0;  ///< of sums that rest there, in whole blocks
   int buffers = 0;        ///< the number of these in memory at a time
   /// Bytes of sums that a step reads and writes, without those of optimizers that read gradients

@@ -131,6 +131,15 @@ void ShardStore::add_sources(std::size_t u,
                                                      static_cast<std::uint64_t>(value * numel)),
                    model_.working());
   };
+  const DType states = options_.kept.states;
+  const auto state_source = [&](std::int64_t at, std::int64_t element, std::int64_t numel) {
+    const auto size = static_cast<std::int64_t>(size_of(states));
+    const std::int64_t begin = buffers_->unit_begin(u) + at + size * element;
+    return widened(std::make_shared<const ByteRange>(resting.units,
+                                                     static_cast<std::uint64_t>(begin),
+                                                     static_cast<std::uint64_t>(size * numel)),
+                   states);
+  };
   const bool has_masters = values_[u].masters.defined();
   const std::int64_t masters = has_masters ? *place++ : 0;
   for (ParamShard& shard : shards_of(u)) {
@@ -144,15 +153,16 @@ void ShardStore::add_sources(std::size_t u,
       out.back().source = weights(shard.at + offset, range->numel);
     }
     if (!units_[u].travels) continue;
-    for (const ShardState& state : shard.states) {
+    for (std::size_t s = 0; s < shard.states.size(); ++s) {
+      const ShardState& state = shard.states[s];
       const std::int64_t at = *place++;
       if (!range || !state.in_saves) continue;
       out.push_back(piece_of(piece_name(state, *shard.segment->info), *range, shard));
-      if (state.kept.wide()) {
-        out.back().source = source(at, offset, range->numel);
+      if (optim::kept_in(rule_, shard.facts, s) == optim::KeptIn::Type) {
+        out.back().source = state_source(at, offset, range->numel);
         continue;
       }
-      // Pieces are fp32: values of fewer bits are copied to memory.
+      // Pieces are fp32: values in eight bits are copied to memory.
       const Lease lease = acquire(u, Access::Read);
       widened_.emplace_back(state.kept.widened(), KeptState());
       out.back().bytes = bytes_at(widened_.back().first.data_ptr<float>() + offset, range->numel);

@@ -126,9 +126,9 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage, const parallel::Plann
   const parallel::StateBytes states = states_of(plan, planned);
   const parallel::GradientBytes gradients = gradients_of(plan, planned);
   Activations activations = predict_activations(plan, stage, gradients.sums_of_blocks);
-  // A save makes its copies when there are no activations.
+  // A save makes its copies when there are no activations, and so does an update.
   const std::int64_t saved = states.widened_by_saves + gradients.residuals,
-                     resting = std::max(activations.evaluation, saved);
+                     resting = std::max({activations.evaluation, saved, gradients.widened});
   MemoryEstimate out;
   out.parameters = weights.resting + weights.gathered;
   const HostBytes host = host_bytes_of(plan, planned, weights, states);

@@ -11,6 +11,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/parallel/offload_rules.h"
+#include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/offload.h"
 #include "tessera/planner/plan.h"
@@ -155,6 +156,31 @@ std::int64_t bytes_of(const models::Resolved& model,
   const std::int64_t on_each =
       whole ? elements.all / sharers : elements.all / ranks.count + 2 * elements.largest / sharers;
   return on_each * width;
+}
+
+std::optional<planner::DiskNeed> disk_need_of(const models::Resolved& model,
+                                              const ReadLayout& layout,
+                                              std::string_view key,
+                                              const std::string& name,
+                                              const planner::Plan& policy) {
+  if (!layout.offload) return std::nullopt;
+  const engine::OpenOffload& offload = *layout.offload;
+  const std::int64_t ranks = ranks_of(layout, policy).count,
+                     width = layout.as == engine::ReadAs::BF16 ? 2 : 4;
+  planner::DiskNeed out{.key = fmt::format("rl.models.{}.offload.nvme_path", key),
+                        .what = "weights of the " + name,
+                        .folder = offload.weights.folder,
+                        .saved = false,
+                        .ranks = static_cast<int>(ranks)};
+  // As buffers stay in memory in the order of the model; see WeightOptions::in_memory.
+  std::int64_t before = 0;
+  for (const nn::BlockSpec& spec : model.model.blocks) {
+    const std::int64_t numel = elements_of(nn::declared_by(spec)).all;
+    before += numel;
+    if (before > offload.weights.in_memory)
+      out.bytes += offload.disk.in_blocks(numel * width / ranks);
+  }
+  return out;
 }
 
 std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Plan& lender) {

@@ -12,6 +12,10 @@
 #include "tessera/rlhf/model_ranks.h"
 #include "tessera/tasks/rl/options.h"
 
+namespace tessera::planner {
+struct DiskNeed;
+}
+
 namespace tessera::parallel {
 struct Layout;
 }
@@ -44,6 +48,14 @@ std::string text_of(const ReadLayout& layout, const planner::Plan& policy);
 std::int64_t bytes_of(const models::Resolved& model,
                       const ReadLayout& layout,
                       const planner::Plan& policy);
+
+/// Returns what of such a model rests on a disk, if its weights do. `key`: of the model in
+/// rl.models; `name`: the model in errors.
+std::optional<planner::DiskNeed> disk_need_of(const models::Resolved& model,
+                                              const ReadLayout& layout,
+                                              std::string_view key,
+                                              const std::string& name,
+                                              const planner::Plan& policy);
 
 /// Returns the bytes, per rank, of a model that is only read and has all but its objective from the
 /// trained model of `lender`.

@@ -405,6 +405,9 @@ void place_rl(const planner::PlanWithData& plan,
                   "and has no weights of its own",
                   "remove it: zero_optimization.offload_param moves the policy's weights");
   OtherModels others(plan);
+  const auto rests = [&needs](std::optional<planner::DiskNeed> one) {
+    if (one) needs.disk.push_back(*std::move(one));
+  };
   others.count("rollout", rollout_bytes(plan, options));
   others.count("cache of keys and values", cache_bytes(plan, options));
   // With rl.overlap, ranks that do not learn write the rollouts and have this copy.
@@ -425,6 +428,7 @@ void place_rl(const planner::PlanWithData& plan,
     others.count(fmt::format("reference ({})", text_of(layout, plan)),
                  bytes_of(reference, layout, plan),
                  layout.ranks);
+    rests(disk_need_of(reference, layout, "reference", "reference", plan));
   }
   std::optional<planner::PlanWithData> critic;
   std::optional<ModelRanks> ranks_of_critic;
@@ -451,12 +455,20 @@ void place_rl(const planner::PlanWithData& plan,
     others.count(fmt::format("reward model {} ({})", reward.name, text_of(layout, plan)),
                  bytes_of(model, layout, plan),
                  layout.ranks);
+    rests(disk_need_of(model, layout, "reward", "reward model " + reward.name, plan));
   }
   if (critic) {
     const planner::MemoryEstimate need = planner::estimate_memory(*critic);
     others.count(fmt::format("critic ({})", text_of_trained(*critic, ranks_of_critic, plan)),
                  need.parameters + need.gradients + need.optimizer,
                  ranks_of_critic);
+    for (planner::DiskNeed& one : planner::disk_needs(*critic)) {
+      if (one.what == "weights" && options.models.critic.offload.to_disk())
+        one.key = "rl.models.critic.offload.nvme_path";
+      one.what += " of the critic";
+      one.ranks = ranks_of_critic ? ranks_of_critic->count : 0;
+      rests(std::move(one));
+    }
   }
   needs.beside += others.mean(hosts.ranks_of_each > 0 ? hosts.ranks_of_each : plan.ranks());
   notes.push_back("in addition to the policy a rank has: " + others.text());

@@ -147,5 +147,32 @@ TEST(SavedBytes, AreThoseOfAllExperts) {
   }
 }
 
+// Without a disk a save widens states of 16 and 8 bits in memory. From a disk it widens those of 16
+// bits as it reads them. Counted in fp32: a master and two moments of each value.
+TEST_F(StageBytes, OfSavesFromADiskWidenStatesOf16BitsAsTheyAreRead) {
+  const auto saved = [](const char* rule, DType states, bool on_disk) {
+    Layout layout;
+    layout.zero_stage = 1;
+    layout.micro_batch = layout.accumulation = 1;
+    layout.working = DType::BF16;
+    layout.kept.states = states;
+    layout.disk.block_bytes = 4096;
+    if (on_disk) layout.offload = StateOffload{.folder = "/tmp"};
+    return state_bytes(plan_stage(toy::model(), layout, {}, /*stage=*/0),
+                       layout,
+                       *rule_of(rule),
+                       /*frozen_in_saves=*/true);
+  };
+  const StateBytes wide = saved("AdamW", DType::F32, true),
+                   memory = saved("AdamW", DType::BF16, false),
+                   narrow = saved("AdamW", DType::BF16, true);
+
+  EXPECT_EQ(wide.widened_by_saves, 0);
+  EXPECT_GT(memory.widened_by_saves, 0);
+  EXPECT_EQ(narrow.widened_by_saves, 0);
+  EXPECT_EQ(narrow.saved_from_disk, wide.saved_from_disk);
+  EXPECT_LT(narrow.disk, wide.disk);
+}
+
 }  // namespace
 }  // namespace tessera::parallel

@@ -280,6 +280,34 @@ TEST_F(RlModelRanks, ThePlanReportsTheRanksAndTheirMemory) {
   EXPECT_GT(static_cast<double>(apart - together), 1.5 * 4 * parameters / 2);
 }
 
+TEST_F(RlModelRanks, ThePlanCountsTheRoomOnTheDisk) {
+  const files::TempDir disk;
+  const std::string rests =
+      R"("offload": {"device": "nvme", "nvme_path": ")" + disk.path().string() + R"("})";
+  const auto needs = [&](const std::string& models) {
+    TinyRun run = with_models(models);
+    run.set("aio.block_size", "4096")
+        .set("zero_optimization.stage3_param_persistence_threshold", "0");
+    return planner::place(planner::PlanWithData(run.plan(kFour), {})).needs().disk;
+  };
+  const auto parameters = with_models("").plan(kFour).model().resolved.num_parameters;
+  const auto all = needs(fmt::format(
+      R"("reference": {{{0}}}, "reward": {{{0}, "ranks": [1, 2]}}, "critic": {{{0}, "zero_stage": 3}})",
+      rests));
+
+  EXPECT_TRUE(needs("").empty());
+  ASSERT_EQ(all.size(), 3U);
+  const char* const keys[] = {"reference", "reward", "critic"};
+  const int ranks[] = {4, 2, 4};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].key, fmt::format("rl.models.{}.offload.nvme_path", keys[i]));
+    EXPECT_THAT(all[i].what, HasSubstr("weights of the "));
+    EXPECT_EQ(all[i].folder, disk.path().string());
+    EXPECT_EQ(all[i].saved, i == 2);
+    EXPECT_GE(all[i].bytes * ranks[i], i == 1 ? 4096 : 4 * parameters) << keys[i];
+  }
+}
+
 TEST_F(RlModelRanks, RefusesWhatCannotBe) {
   const auto refusal = [](const std::string& models, const Layout& layout = kFour) -> std::string {
     try {
