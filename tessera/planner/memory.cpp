@@ -49,12 +49,12 @@ bool on_device(const Plan& plan) {
 }
 
 parallel::GradientBytes gradients_of(const Plan& plan, const parallel::PlannedStage& stage) {
-  return parallel::gradient_bytes(
-      stage,
-      plan.layout(),
-      plan.layout().micro_batch * plan.data().sequence_length,
-      plan.data().tokenizer != nullptr ? plan.data().tokenizer->size()
-                                       : std::numeric_limits<std::int64_t>::max());
+  return parallel::gradient_bytes(stage,
+                                  plan.layout(),
+                                  plan.layout().micro_batch * plan.data().sequence_length,
+                                  plan.data().tokenizer != nullptr
+                                      ? plan.data().tokenizer->size()
+                                      : std::numeric_limits<std::int64_t>::max());
 }
 
 // True if ranks are on a device, and masters and states in the host's memory.

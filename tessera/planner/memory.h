@@ -39,9 +39,9 @@ inline constexpr std::int64_t kProcessBytes = std::int64_t{48} << 20;
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   std::int64_t messages = 0;  ///< parallel::message_bytes()
-  std::int64_t copies = 0;   ///< copy_bytes()
-  std::int64_t disk = 0;     ///< offload_bytes() of the stage, which take no memory
-  std::int64_t on_host = 0;  ///< host_bytes() of the stage, in the host's memory
+  std::int64_t copies = 0;    ///< copy_bytes()
+  std::int64_t disk = 0;      ///< offload_bytes() of the stage, which take no memory
+  std::int64_t on_host = 0;   ///< host_bytes() of the stage, in the host's memory
   /// Bytes shared by gradients and activations: with one micro-batch per step, gradient sums reuse
   /// the memory of activations that the backward pass has freed.
   std::int64_t shared = 0;
