@@ -42,7 +42,7 @@ namespace {
 std::unique_ptr<engine::RankInProcess> joined;
 
 /// Sections of a configuration that describe what the program itself brings here.
-constexpr std::array kOfTheProgram = {"task", "tokenizer", "adapter", "distill", "rl"};
+constexpr std::array kOfTheProgram = {"task", "tokenizer", "adapter", "distill", "qat", "rl"};
 constexpr std::array kKeysOfData = {"shuffle", "drop_last", "sequence_length"};
 
 void refuse_idle(const json::Value& written, const std::string& name) {

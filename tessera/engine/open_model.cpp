@@ -189,10 +189,12 @@ void find_imported(OpenModel& out) {
 // initial weights may no longer exist.
 json::Value without_source(json::Value config) {
   std::erase_if(config.members(), [](const auto& member) {
-    return member.first == "adapter" || member.first == "distill";
+    return member.first == "adapter" || member.first == "distill" || member.first == "qat";
   });
   if (json::Value* const model = config.find("model"); model != nullptr && model->is_object())
-    std::erase_if(model->members(), [](const auto& member) { return member.first == "from"; });
+    std::erase_if(model->members(), [](const auto& member) {
+      return member.first == "from" || member.first == "new_weights";
+    });
   return config;
 }
 

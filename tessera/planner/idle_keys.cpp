@@ -42,6 +42,8 @@ void drop_unused_sections(const TrainConfig& config, json::Value& resolved) {
   };
   if (!config.adapter.enabled()) drop(resolved, "adapter");
   if (!config.distill.teacher) drop(resolved, "distill");
+  if (!config.qat.enabled()) drop(resolved, "qat");
+  if (config.qat.enabled() && config.qat.weights != "int4") drop(resolved["qat"], "group_size");
   const parallel::ZeroOptions& zero = config.zero_optimization;
   json::Value& block = resolved["zero_optimization"];
   if (!zero.zeropp_loco_param.on()) drop(block, "zeropp_loco_param");

