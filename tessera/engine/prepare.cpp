@@ -29,6 +29,7 @@
 #include "tessera/memory/nvidia.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/place.h"
 #include "tessera/planner/plan.h"

@@ -36,24 +36,24 @@ bool equal(const optim::UpdateScalars& a, const optim::UpdateScalars& b) {
          a.beta2 == b.beta2 && a.decay_scale == b.decay_scale;
 }
 
-/// The second set of a unit.
-struct Fresh {
-  ShardStore::Values values;
-  at::Tensor working;  ///< the weights rounded to 16 bits, in plain memory; undefined for fp32
-};
-
-/// The update of a group, by copies of handles that only the thread uses until it is done.
-struct Job {
-  std::size_t group = 0;
-  at::Tensor landing;  ///< the whole pinned buffer
-  c10::Event arrived;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  ///< old values, and their second set
-  std::vector<std::pair<optim::ShardView, optim::UpdateScalars>> updates;
-};
-
 }  // namespace
 
 struct EarlyUpdates::State {
+  /// The second set of a unit.
+  struct Fresh {
+    ShardStore::Values values;
+    at::Tensor working;  ///< the weights rounded to 16 bits, in plain memory; undefined for fp32
+  };
+
+  /// The update of a group, by copies of handles that only the thread uses until it is done.
+  struct Job {
+    std::size_t group = 0;
+    at::Tensor landing;  ///< the whole pinned buffer
+    c10::Event arrived;
+    std::vector<std::pair<at::Tensor, at::Tensor>> copies;  ///< old values, and their second set
+    std::vector<std::pair<optim::ShardView, optim::UpdateScalars>> updates;
+  };
+
   State(const UpdateContext& of, ShardStore& into)
       : context(of), store(into), device(of.model.device()), guard(device.type()) {}
   State(const State&) = delete;
@@ -99,7 +99,7 @@ struct EarlyUpdates::State {
 };
 
 /// Returns the second set of a unit, whose values are arbitrary.
-Fresh& EarlyUpdates::State::fresh_of(std::size_t unit) {
+EarlyUpdates::State::Fresh& EarlyUpdates::State::fresh_of(std::size_t unit) {
   const auto found = fresh.find(unit);
   if (found != fresh.end()) return found->second;
   const memory::ScopedTag tag(memory::Tag::Optimizer);
@@ -234,7 +234,7 @@ void EarlyUpdates::take(std::size_t g, const at::Tensor& gradient) {
   c10::Event complete(all.device.type());
   complete.record(all.guard.getStream(all.device));
   complete.block(*all.stream);
-  Job job{g, landing, c10::Event(all.device.type()), {}, {}};
+  State::Job job{g, landing, c10::Event(all.device.type()), {}, {}};
   {
     const c10::StreamGuard guard(*all.stream);
     landing.narrow(0, 0, gradient.numel()).copy_(gradient, /*non_blocking=*/true);
@@ -243,7 +243,7 @@ void EarlyUpdates::take(std::size_t g, const at::Tensor& gradient) {
   }
   const auto [first, last] = all.store.units_of(g);
   for (std::size_t u = first; u < last; ++u) {
-    const Fresh& fresh = all.fresh_of(u);
+    const State::Fresh& fresh = all.fresh_of(u);
     const ShardStore::Values old = all.store.values(u);
     job.copies.emplace_back(old.masters.stored(), fresh.values.masters.stored());
     for (std::size_t s = 0; s < old.states.size(); ++s)
@@ -292,7 +292,7 @@ bool EarlyUpdates::has(std::size_t group) const {
 
 void EarlyUpdates::commit(std::size_t unit) {
   State& all = *state_;
-  Fresh& fresh = all.fresh_of(unit);
+  State::Fresh& fresh = all.fresh_of(unit);
   all.store.exchange_values(unit, fresh.values);
   ShardStore::Lease lease = all.store.acquire(unit, Access::Write);
   lease.send(fresh.working.defined() ? fresh.working : all.store.values(unit).masters.stored());
