@@ -253,6 +253,8 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
   EXPECT_EQ(key(read(kAxolotl), "optimizer.trained"), "none");
   full("unfrozen_parameters:\n  - ^model.embed_tokens.weight$[:32000]\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("trains some rows of a tensor"));
+  full("qat:\n  weight_dtype: int4\n");
+  EXPECT_THAT(refusal(kAxolotl), HasSubstr("rounds weights twice"));
   full("qat:\n  weight_dtype: int8\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("weight_dtype int8 is not supported"));
 
