@@ -295,6 +295,9 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
   EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "optimizer.trained"),
             R"(["\\.(6|7)\\.mlp","norm"])");
 
+  write("m/config.json", R"({"model_type": "llama"})");
+  EXPECT_THAT(refusal("llamafactory-cli train f.yaml"), HasSubstr("no layer would be trained"));
+
   EXPECT_EQ(key(read(std::string(kSft) + "--loss_type dft"), "task.params.token_weights"),
             "\"probability\"");
   EXPECT_EQ(key(read(std::string(kSft) + "--eos_token <|im_end|>"), "model.from"), "\"m\"");
