@@ -18,15 +18,16 @@ namespace {
 std::vector<std::string> steps_of(std::string_view path) {
   std::vector<std::string> steps = text::split(path, '.');
   if (steps.size() != 2) return steps;
-  constexpr std::array<std::string_view, 9> kOwn = {"type",
-                                                    "params",
-                                                    "decay_all",
-                                                    "layer_decay",
-                                                    "gradual_unfreezing",
-                                                    "legacy_fusion",
-                                                    "groups",
-                                                    "weight_decay_schedule",
-                                                    "on_resume"};
+  constexpr std::array<std::string_view, 10> kOwn = {"type",
+                                                     "params",
+                                                     "decay_all",
+                                                     "layer_decay",
+                                                     "gradual_unfreezing",
+                                                     "trained",
+                                                     "legacy_fusion",
+                                                     "groups",
+                                                     "weight_decay_schedule",
+                                                     "on_resume"};
   const bool holder = steps[0] == "optimizer" || steps[0] == "scheduler";
   const bool own = std::find(kOwn.begin(), kOwn.end(), steps[1]) != kOwn.end();
   if (holder && !own) steps.insert(steps.begin() + 1, "params");

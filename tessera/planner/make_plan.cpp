@@ -417,9 +417,6 @@ class Planner {
                     "the model cannot begin with model.from and with layers of the teacher",
                     "remove one of them");
     }
-    if (const char* const key = "model.new_weights";
-        config_.model->new_weights && !origins_.given("model.from"))
-      problems_.add(origins_.place(key), key, "has no effect without model.from", "remove it");
     if (!config_.model->from && !by_layers) return;
     const std::string from = by_layers ? *distill.teacher : *config_.model->from;
     source_ = models::open_model_source(from);

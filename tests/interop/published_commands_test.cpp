@@ -258,6 +258,8 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
   EXPECT_EQ(key(read(kAxolotl), "optimizer.trained"), "none");
   full("unfrozen_parameters:\n  - ^model.embed_tokens.weight$[:32000]\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("trains some rows of a tensor"));
+  full("qat:\n  weight_dtype: int4\n");
+  EXPECT_THAT(refusal(kAxolotl), HasSubstr("rounds weights twice"));
   full("qat:\n  weight_dtype: int8\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("weight_dtype int8 is not supported"));
 
@@ -297,6 +299,9 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
         "mine\nfreeze_trainable_modules: mlp\nfreeze_extra_modules: norm\n");
   EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "optimizer.trained"),
             R"(["\\.(6|7)\\.mlp","norm"])");
+
+  write("m/config.json", R"({"model_type": "llama"})");
+  EXPECT_THAT(refusal("llamafactory-cli train f.yaml"), HasSubstr("no layer would be trained"));
 
   EXPECT_EQ(key(read(std::string(kSft) + "--loss_type dft"), "task.params.token_weights"),
             "\"probability\"");

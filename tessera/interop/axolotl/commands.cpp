@@ -410,9 +410,11 @@ void set_qat(Meaning& meaning) {
                    "use int4, fp8, mxfp4 or nvfp4");
     return;
   }
-  if (weights == "int4" && activations == "fp8") {
-    meaning.refuse(fmt::format("{}: int4 with fp8 rounds weights twice", from.flag),
-                   "use activation_dtype int8, or weight_dtype fp8");
+  // Unless inputs are int8, torchao rounds weights to fp8 before it rounds them to int4.
+  if (weights == "int4" && activations != "int8") {
+    meaning.refuse(
+        fmt::format("{}: int4 without activation_dtype int8 rounds weights twice", from.flag),
+        "use activation_dtype int8, or weight_dtype fp8");
     return;
   }
   // MX formats round both operands.

@@ -359,7 +359,14 @@ void set_freeze(Meaning& meaning) {
   std::vector<std::string> numbers;
   for (const std::int64_t layer : trained_layers(meaning))
     numbers.push_back(std::to_string(layer));
-  if (numbers.empty()) return;
+  if (numbers.empty()) {
+    meaning.refuse(
+        fmt::format("{}: no layer would be trained, or config.json of the model does not "
+                    "say how many there are",
+                    meaning.find("@freeze_layers")->flag),
+        "name the folder of a model, and a number of layers other than 0");
+    return;
+  }
   json::Value patterns = json::Value::array();
   for (const std::string& module : meaning.texts("@freeze_modules")) {
     patterns.push_back(json::Value::string(fmt::format(

@@ -53,6 +53,9 @@ class WeightedTokens final : public nn::Objective {
   void declare(nn::Params& params) override { head_.declare(params); }
   [[nodiscard]] bool works_by_token() const override { return true; }
   [[nodiscard]] bool reads_whole_samples() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override {
+    return options_.weights == WeightBy::Entropy ? "weights of tokens by entropy" : "";
+  }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
