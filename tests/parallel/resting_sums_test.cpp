@@ -215,8 +215,11 @@ TEST(GradientBytes, SayWhatAStepMovesThroughTheTier) {
     layout.accumulation = micros;
     layout.offload = StateOffload{.folder = "/tmp", .gradients = true};
     layout.disk.block_bytes = kBlock;
-    const GradientBytes planned = gradient_bytes(
-        plan_stage(models::gpt2(tiny()), layout, ParameterRules(), 0), layout, /*tokens=*/1 << 20);
+    const GradientBytes planned =
+        gradient_bytes(plan_stage(models::gpt2(tiny()), layout, ParameterRules(), 0),
+                       layout,
+                       /*tokens=*/1 << 20,
+                       /*ids=*/1 << 30);
     memory::TierUse use;
     (void)reduced({.ranks = 1, .micros = micros, .options = {.stage = 3}}, "disk", &use);
 

@@ -44,7 +44,8 @@ std::unique_ptr<optim::Rule> rule_of(const std::string& name) {
 
 Bytes predicted(const Layout& layout, const optim::Rule& rule) {
   const PlannedStage stage = plan_stage(toy::model(), layout, {}, /*stage=*/0);
-  const GradientBytes gradients = gradient_bytes(stage, layout, layout.micro_batch * toy::kT);
+  const GradientBytes gradients =
+      gradient_bytes(stage, layout, layout.micro_batch * toy::kT, /*ids=*/1 << 30);
   return {weight_bytes(stage, layout.gather, layout.accumulation, {}).resting,
           state_bytes(stage, layout, rule, /*frozen_in_saves=*/true).memory,
           gradients.sums,

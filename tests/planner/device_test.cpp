@@ -12,6 +12,7 @@
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
 #include "tessera/planner/offload_ladder.h"
 #include "tessera/planner/plan.h"
 
