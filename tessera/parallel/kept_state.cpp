@@ -7,20 +7,14 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/nf4.h"
+#include "tessera/parallel/widened_state.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::parallel {
 namespace {
 
-/// Alignment of the scales behind the codes.
-constexpr std::int64_t kAlign = 64;
-
 std::int64_t state_blocks(std::int64_t numel) {
   return (numel + kStateBlock - 1) / kStateBlock;
-}
-
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
 at::Tensor tensor_at(std::span<std::byte> memory, std::int64_t numel, at::ScalarType type) {
@@ -88,15 +82,15 @@ void KeptState::take(const at::Tensor& wide, bool again) const {
 }
 
 std::int64_t KeptState::bytes() const {
-  const std::int64_t values = aligned(numel_ * static_cast<std::int64_t>(size_of(type_)));
-  return map_ == nullptr ? values : values + aligned(4 * state_blocks(numel_));
+  const std::int64_t values = state_aligned(numel_ * static_cast<std::int64_t>(size_of(type_)));
+  return map_ == nullptr ? values : values + state_aligned(4 * state_blocks(numel_));
 }
 
 void KeptState::attach(std::span<std::byte> memory) {
   TESSERA_ASSERT(!in_memory() && std::ssize(memory) == bytes());
   values_ = tensor_at(memory, numel_, to_torch(type_));
   if (map_ == nullptr) return;
-  const auto first = static_cast<std::size_t>(aligned(numel_));
+  const auto first = static_cast<std::size_t>(state_aligned(numel_));
   scales_ = tensor_at(memory.subspan(first), state_blocks(numel_), at::kFloat);
 }
 
