@@ -8,20 +8,14 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/four_bits.h"
 #include "tessera/ops/nf4.h"
+#include "tessera/parallel/widened_state.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::parallel {
 namespace {
 
-/// Alignment of the scales behind the codes.
-constexpr std::int64_t kAlign = 64;
-
 std::int64_t blocks_of(std::int64_t numel, std::int64_t block) {
   return (numel + block - 1) / block;
-}
-
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
 at::Tensor tensor_at(std::span<std::byte> memory, std::int64_t numel, at::ScalarType type) {
@@ -126,15 +120,16 @@ void KeptState::take(const at::Tensor& wide, bool again) const {
 }
 
 std::int64_t KeptState::bytes() const {
-  const std::int64_t values = aligned(num_stored() * static_cast<std::int64_t>(size_of(type_)));
-  return values + aligned(4 * num_scales());
+  const std::int64_t values =
+      state_aligned(num_stored() * static_cast<std::int64_t>(size_of(type_)));
+  return values + state_aligned(4 * num_scales());
 }
 
 void KeptState::attach(std::span<std::byte> memory) {
   TESSERA_ASSERT(!in_memory() && std::ssize(memory) == bytes());
   values_ = tensor_at(memory, num_stored(), to_torch(type_));
   if (!has_scales()) return;
-  const auto first = static_cast<std::size_t>(aligned(num_stored()));
+  const auto first = static_cast<std::size_t>(state_aligned(num_stored()));
   scales_ = tensor_at(memory.subspan(first), num_scales(), at::kFloat);
 }
 

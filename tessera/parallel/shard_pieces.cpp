@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/parallel/shard_store.h"
 #include "tessera/parallel/weight_tiles.h"
+#include "tessera/parallel/widened_state.h"
 #include "tessera/tensor/upload.h"
 
 namespace tessera::parallel {
@@ -131,15 +132,6 @@ void ShardStore::add_sources(std::size_t u,
                                                      static_cast<std::uint64_t>(value * numel)),
                    model_.working());
   };
-  const DType states = options_.kept.states;
-  const auto state_source = [&](std::int64_t at, std::int64_t element, std::int64_t numel) {
-    const auto size = static_cast<std::int64_t>(size_of(states));
-    const std::int64_t begin = buffers_->unit_begin(u) + at + size * element;
-    return widened(std::make_shared<const ByteRange>(resting.units,
-                                                     static_cast<std::uint64_t>(begin),
-                                                     static_cast<std::uint64_t>(size * numel)),
-                   states);
-  };
   const bool has_masters = values_[u].masters.defined();
   const std::int64_t masters = has_masters ? *place++ : 0;
   for (ParamShard& shard : shards_of(u)) {
@@ -158,14 +150,16 @@ void ShardStore::add_sources(std::size_t u,
       const std::int64_t at = *place++;
       if (!range || !state.in_saves) continue;
       out.push_back(piece_of(piece_name(state, *shard.segment->info), *range, shard));
-      if (optim::kept_in(rule_, shard.facts, s) == optim::KeptIn::Type) {
-        out.back().source = state_source(at, offset, range->numel);
-        continue;
-      }
-      // Pieces are fp32: values in eight bits are copied to memory.
-      const Lease lease = acquire(u, Access::Read);
-      widened_.emplace_back(state.kept.widened(), KeptState());
-      out.back().bytes = bytes_at(widened_.back().first.data_ptr<float>() + offset, range->numel);
+      out.back().source =
+          widened_state(std::make_shared<const ByteRange>(
+                            resting.units,
+                            static_cast<std::uint64_t>(buffers_->unit_begin(u) + at),
+                            static_cast<std::uint64_t>(state.kept.bytes())),
+                        optim::kept_in(rule_, shard.facts, s),
+                        options_.kept.states,
+                        shard.numel,
+                        offset,
+                        range->numel);
     }
   }
 }

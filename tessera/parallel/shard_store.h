@@ -295,8 +295,8 @@ class ShardStore {
   bool on_host_ = false;
   StateBeginnings beginnings_;
   /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of states that
-  /// are stored in fewer bits or on a device, and the states they copy, undefined if they rest in a
-  /// tier.
+  /// are stored in fewer bits or on a device, and the states they copy. Those that rest in a tier
+  /// are widened while they are read (widened_state.h).
   std::vector<std::pair<at::Tensor, KeptState>> widened_;
 };
 

@@ -21,7 +21,7 @@ struct RangeStates {
   std::int64_t elements = 0;  // of Extent::Elements
   std::int64_t lines = 0;     // of rows and columns
   std::int64_t wide = 0;      // in fp32, of those that are stored in fewer bits
-  std::int64_t sixteen = 0;   // of `wide`, of those that are stored in 16 bits
+  std::int64_t saved = 0;     // in fp32, of Extent::Elements
 };
 
 // `ranks`: states of rows and columns have one owner among them.
@@ -41,7 +41,7 @@ RangeStates states_of(const optim::Rule& rule,
     }
     out.elements += kept_bytes(kept_in, type, count);
     if (type != DType::F32 || kept_in != optim::KeptIn::Type) out.wide += 4 * count;
-    if (type != DType::F32 && kept_in == optim::KeptIn::Type) out.sixteen += 4 * count;
+    out.saved += 4 * count;
   }
   return out;
 }
@@ -50,7 +50,8 @@ RangeStates states_of(const optim::Rule& rule,
 struct Resting {
   std::int64_t bytes = 0;
   std::int64_t on_disk = 0;  // in whole blocks
-  std::int64_t sixteen = 0;  // in fp32, of states in 16 bits, which a save widens as it reads them
+  // In fp32: all, and states in fewer bits, which a save widens as it reads them.
+  std::int64_t saved = 0, wide = 0;
   std::int64_t units = 0, largest = 0;
 };
 
@@ -72,13 +73,15 @@ Resting resting_of(const PlannedBuffer& buffer,
   for (const Unit& unit : cut_units(0, owned.numel, params, offload.unit_elements)) {
     if (!StatePlace::rests(unit, owned.numel, offload.share)) continue;
     std::int64_t bytes = masters ? 4 * unit.numel : 0;
+    out.saved += bytes;
     const std::int64_t begin = owned.begin + unit.begin;
     for (const Segment& segment : buffer.layout.segments()) {
       const Segment range = segment.within(begin, begin + unit.numel);
       if (range.numel == 0) continue;
       const RangeStates states = states_of(rule, range, layout.kept.states, /*ranks=*/1);
       bytes += states.elements;
-      out.sixteen += states.sixteen;
+      out.saved += states.saved;
+      out.wide += states.wide;
     }
     if (bytes == 0) continue;
     const std::int64_t blocks = layout.disk.in_blocks(bytes);
@@ -117,14 +120,13 @@ StateBytes state_bytes(const PlannedStage& stage,
     }
     if (!trained) continue;
     const int shards = layout.zero_stage >= 1 ? buffer.ranks.fold : 1;
-    std::int64_t of_buffer = 0, wide = 0, sixteen = 0;
+    std::int64_t of_buffer = 0, wide = 0;
     for (const Segment& segment : buffer.layout.segments()) {
       const RangeStates states =
           states_of(rule, buffer.owned.of(segment), layout.kept.states, shards);
       out.memory += states.elements + states.lines;
       elements += states.elements;
       wide += states.wide;
-      sixteen += states.sixteen;
       of_buffer = std::max(of_buffer, segment.numel);
     }
     const Resting resting = resting_of(buffer, layout, rule, masters);
@@ -132,9 +134,8 @@ StateBytes state_bytes(const PlannedStage& stage,
     out.disk += resting.on_disk;
     on_disk.units += resting.units;
     on_disk.largest = std::max(on_disk.largest, resting.largest);
-    const bool eight = wide > sixteen;
-    if (!eight) out.saved_from_disk += resting.bytes + resting.sixteen / 2;
-    out.widened_by_saves += wide - resting.sixteen;
+    out.saved_from_disk += resting.saved;
+    out.widened_by_saves += wide - resting.wide;
     narrow_states = narrow_states || wide > 0;
     widest = std::max(widest, std::min(of_buffer, buffer.owned.numel));
   }

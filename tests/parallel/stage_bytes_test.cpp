@@ -148,9 +148,9 @@ TEST(SavedBytes, AreThoseOfAllExperts) {
   }
 }
 
-// Without a disk a save widens states of 16 and 8 bits in memory. From a disk it widens those of 16
-// bits as it reads them. Counted in fp32: a master and two moments of each value.
-TEST_F(StageBytes, OfSavesFromADiskWidenStatesOf16BitsAsTheyAreRead) {
+// Without a disk a save widens states of 16 and 8 bits in memory, and from a disk as it reads them.
+// Counted in fp32: a master and two moments of each value.
+TEST_F(StageBytes, OfSavesFromADiskWidenStatesAsTheyAreRead) {
   const auto saved = [](const char* rule, DType states, bool on_disk) {
     Layout layout;
     layout.zero_stage = 1;
@@ -166,13 +166,16 @@ TEST_F(StageBytes, OfSavesFromADiskWidenStatesOf16BitsAsTheyAreRead) {
   };
   const StateBytes wide = saved("AdamW", DType::F32, true),
                    memory = saved("AdamW", DType::BF16, false),
-                   narrow = saved("AdamW", DType::BF16, true);
+                   narrow = saved("AdamW", DType::BF16, true),
+                   eight = saved("AdamW8bit", DType::F32, true);
 
   EXPECT_EQ(wide.widened_by_saves, 0);
   EXPECT_GT(memory.widened_by_saves, 0);
   EXPECT_EQ(narrow.widened_by_saves, 0);
   EXPECT_EQ(narrow.saved_from_disk, wide.saved_from_disk);
   EXPECT_LT(narrow.disk, wide.disk);
+  EXPECT_EQ(eight.widened_by_saves, 0);
+  EXPECT_EQ(eight.saved_from_disk, wide.saved_from_disk);
 }
 
 }  // namespace
