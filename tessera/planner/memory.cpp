@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/data/sources.h"
 #include "tessera/memory/device.h"
 #include "tessera/parallel/gradient_bytes.h"
 #include "tessera/parallel/layout.h"
@@ -74,16 +75,25 @@ std::vector<parallel::StateBytes> states_of(const Plan& plan) {
   return out;
 }
 
+// The number of different tokens that the data may have: in text those of the tokenizer, while a
+// file of tokens may have any that the model has.
+std::int64_t num_ids(const DataPlan& data) {
+  const bool text = data.tokenizer != nullptr && data.options.sources.is_null() &&
+                    std::ranges::none_of(data.options.train, [](const std::string& file) {
+                      return data::names_token_file(file);
+                    });
+  return text ? data.tokenizer->size() : std::numeric_limits<std::int64_t>::max();
+}
+
 // The estimate for a rank of a stage.
 MemoryEstimate estimate_stage(const Plan& plan, int stage, const parallel::PlannedStage& planned) {
   const parallel::WeightBytes weights = weight_bytes_of(plan, planned);
   const parallel::StateBytes states = states_of(plan, planned);
-  const parallel::GradientBytes gradients = parallel::gradient_bytes(
-      planned,
-      plan.layout(),
-      plan.layout().micro_batch * plan.data().sequence_length,
-      plan.data().tokenizer != nullptr ? plan.data().tokenizer->size()
-                                       : std::numeric_limits<std::int64_t>::max());
+  const parallel::GradientBytes gradients =
+      parallel::gradient_bytes(planned,
+                               plan.layout(),
+                               plan.layout().micro_batch * plan.data().sequence_length,
+                               num_ids(plan.data()));
   Activations activations = predict_activations(plan, stage, gradients.sums_of_blocks);
   // A save makes its copies when there are no activations.
   const std::int64_t saved = states.widened_by_saves + gradients.residuals,
