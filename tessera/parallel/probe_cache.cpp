@@ -142,26 +142,42 @@ std::vector<BlockWork> work_of_blocks(const Probing& probing) {
 
 namespace {
 
-std::vector<BlockBytes> blocks_of(const Probing& probing,
-                                  const std::vector<Action>& actions,
-                                  ProbeCache& cache) {
-  const bool split = splits_backward(actions);
-  std::map<bool, const std::vector<BlockBytes>*> known;  // by whether blocks run again
-  std::vector<BlockBytes> blocks;
-  for (std::size_t b = 0; b < probing.model.blocks.size(); ++b) {
-    const std::vector<BlockBytes>*& of = known[runs_again(probing, b)];
-    if (of == nullptr) of = &cache.training(probing, runs_again(probing, b), split);
-    blocks.push_back((*of)[b]);
+// The needs of all blocks of the model. Where all blocks run alike they are those in the cache.
+class Blocks {
+ public:
+  Blocks(const Probing& probing, const std::vector<Action>& actions, ProbeCache& cache) {
+    const bool split = splits_backward(actions);
+    const std::size_t count = probing.model.blocks.size();
+    const auto of = [&](bool again) -> const std::vector<BlockBytes>& {
+      return cache.training(probing, again, split);
+    };
+    std::size_t again = 0;
+    for (std::size_t b = 0; b < count; ++b)
+      again += runs_again(probing, b) ? 1 : 0;
+    if (again == 0 || again == count) {
+      all_ = of(again > 0);
+      return;
+    }
+    const std::vector<BlockBytes>&once = of(false), &twice = of(true);
+    for (std::size_t b = 0; b < count; ++b)
+      mixed_.push_back(runs_again(probing, b) ? twice[b] : once[b]);
+    all_ = mixed_;
   }
-  return blocks;
-}
+  Blocks(const Blocks&) = delete;
+  Blocks& operator=(const Blocks&) = delete;
+  [[nodiscard]] std::span<const BlockBytes> all() const { return all_; }
+
+ private:
+  std::vector<BlockBytes> mixed_;
+  std::span<const BlockBytes> all_;
+};
 
 }  // namespace
 
 StoredActivations stored_activations(const Probing& probing, int stage, ProbeCache& cache) {
   const std::vector<Action> actions = actions_of(probing, stage);
-  return stored_activations(
-      actions, probing.layout.stages, stage, blocks_of(probing, actions, cache));
+  const Blocks blocks(probing, actions, cache);
+  return stored_activations(actions, probing.layout.stages, stage, blocks.all());
 }
 
 StepActivations step_activations(const Probing& probing,
@@ -169,13 +185,13 @@ StepActivations step_activations(const Probing& probing,
                                  ProbeCache& cache,
                                  std::span<const std::int64_t> sums) {
   const std::vector<Action> actions = actions_of(probing, stage);
-  const std::vector<BlockBytes> blocks = blocks_of(probing, actions, cache);
+  const Blocks blocks(probing, actions, cache);
   const auto most = [&](std::span<const std::int64_t> with) {
     return most_activations(
-        actions, probing.layout.stages, stage, blocks, batch_bytes(probing), with);
+        actions, probing.layout.stages, stage, blocks.all(), batch_bytes(probing), with);
   };
   StepActivations out{.most = most({}), .with_sums = most(sums)};
-  for (const BlockBytes& block : blocks)
+  for (const BlockBytes& block : blocks.all())
     out.flow = std::max(out.flow, block.flow);
   return out;
 }

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/data/sources.h"
 #include "tessera/memory/device.h"
 #include "tessera/parallel/gradient_bytes.h"
 #include "tessera/parallel/layout.h"
@@ -46,6 +47,16 @@ parallel::WeightBytes weight_bytes_of(const Plan& plan, const parallel::PlannedS
 
 bool on_device(const Plan& plan) {
   return memory::device_kind(plan.run().options.device) != DeviceKind::Cpu;
+}
+
+// The number of different tokens that the data may have: in text those of the tokenizer, while a
+// file of tokens may have any that the model has.
+std::int64_t num_ids(const DataPlan& data) {
+  const bool text = data.tokenizer != nullptr && data.options.sources.is_null() &&
+                    std::ranges::none_of(data.options.train, [](const std::string& file) {
+                      return data::names_token_file(file);
+                    });
+  return text ? data.tokenizer->size() : std::numeric_limits<std::int64_t>::max();
 }
 
 parallel::GradientBytes gradients_of(const Plan& plan, const parallel::PlannedStage& stage) {

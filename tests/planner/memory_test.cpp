@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/comm/transports/travel_memory.h"
 #include "tessera/planner/course.h"
 #include "tessera/planner/data_plan.h"
 #include "tessera/planner/make_plan.h"
@@ -50,11 +51,12 @@ constexpr std::int64_t kLayer = 12 * kC * kC + 8 * 1024;
 constexpr std::int64_t kPadded = 4 * kLayer + 256 * kC + 128 * kC + 2 * 1024;
 // Room for a micro-batch's gradient: two of the four layers, one of everything else.
 constexpr std::int64_t kTransient = 2 * kLayer + 256 * kC + 128 * kC + 2 * 1024;
-// Values of the first of two ranks: of a layer's 200 chunks the first 100, which are those of the
-// first norm, attention, the second norm and 30 of the MLP's first matrix; half of the tables; the
-// weights of the last norm.
-constexpr std::int64_t kFirstHalf =
-    4 * (2 * kC + (3 * kC + 3) * kC + (kC + 1) * kC + 2 * kC + 30 * 1024) + 128 * kC + 64 * kC + kC;
+// Values of the second of two ranks, which has more than the first: of a layer's 200 chunks the
+// first 100 are those of the first norm, attention, the second norm and 30 of the MLP's first
+// matrix; the first rank has half of the tables and the weights of the last norm besides.
+constexpr std::int64_t kSecondHalf =
+    kNano - (4 * (2 * kC + (3 * kC + 3) * kC + (kC + 1) * kC + 2 * kC + 30 * 1024) + 128 * kC +
+             64 * kC + kC);
 
 TEST(MemoryEstimates, OfOneRankInFp32) {
   const MemoryEstimate need = estimate_memory(plan_of("nano", R"("train_batch_size": 4)"));
@@ -166,6 +168,43 @@ TEST(MemoryEstimates, OfRowsGrowWithTheMicroBatchesUntilTheyAreTheTable) {
   EXPECT_EQ(gradients(512, 128) - gradients(512, 1), -2 * kTokens * kRow);
 }
 
+TEST(MemoryEstimates, OfATiedTableHaveAtMostAsManyRowsAsTheTokenizerHasIds) {
+  const auto gradients = [](const char* tokenizer) {
+    const std::string text = fmt::format(
+        R"({{"model": {{"preset": "gpt2-small", "vocab_size": 50304}}, "tokenizer": {{"type": "{}"}},
+            "data": {{"train": "a.txt", "sequence_length": 128}},
+            "train_micro_batch_size_per_gpu": 16}})",
+        tokenizer);
+    return estimate_memory(make_plan(json::parse(text, "c.json"), 1, "my.json")).gradients;
+  };
+  constexpr std::int64_t kRow = 4LL * 768, kTokens = 16 * 128, kIds = 256;
+
+  // A rank's own rows and the sums, each with room to grow.
+  EXPECT_EQ(gradients("gpt2") - gradients("byte"), 4 * (kTokens - kIds) * kRow);
+}
+
+TEST(MemoryEstimates, MessagesNeedARingForEachGroupAndChannel) {
+  const auto messages = [](const std::string& members, int ranks) {
+    return estimate_memory(plan_of("nano", R"("train_batch_size": 8, )" + members, ranks)).messages;
+  };
+  const auto ring = static_cast<std::int64_t>(comm::memory_of_ring());
+  const auto stage = [](int number) {
+    return fmt::format(R"("zero_optimization": {{"stage": {}}})", number);
+  };
+
+  EXPECT_EQ(messages(stage(0), 1), 0);
+  // All ranks, and those that sum their gradients.
+  for (const int number : {0, 1, 2})
+    EXPECT_EQ(messages(stage(number), 2), 2 * ring) << number;
+  EXPECT_EQ(messages(stage(3), 2), 3 * ring) << "and those that gather weights";
+  // All ranks, the column of stages, the flows, and the tied table, which is copied.
+  const std::int64_t pipeline =
+      messages(R"("train_micro_batch_size_per_gpu": 4, "parallel": {"pipeline": {"size": 2}})", 2);
+  EXPECT_GE(pipeline, 4 * ring + 4 * kTied);
+  EXPECT_LT(pipeline, 4 * ring + 4 * kTied + (2 << 20));
+  EXPECT_EQ(messages(R"("run": {"device": "cuda"}, )" + stage(0), 2), 0) << "that is NCCL's";
+}
+
 TEST(MemoryEstimates, AccumulationNeedsRoomForSomeBlocks) {
   const MemoryEstimate need = estimate_memory(
       plan_of("nano", R"("train_batch_size": 4, "gradient_accumulation_steps": 2)"));
@@ -184,7 +223,7 @@ TEST(MemoryEstimates, ShardMomentsAndMastersOverRanks) {
 
   EXPECT_EQ(whole.parameters, 2 * kPadded);
   EXPECT_EQ(whole.optimizer, 8 * kNano + 4 * kPadded);
-  EXPECT_EQ(sharded.optimizer, 8 * kFirstHalf + 4 * kPadded / 2);
+  EXPECT_EQ(sharded.optimizer, 8 * kSecondHalf + 4 * kPadded / 2);
   EXPECT_EQ(sharded.gradients, 4 * (kPadded + kTied) / 2 + 4 * kTransient);
 }
 
@@ -220,9 +259,9 @@ TEST(MemoryEstimates, WithoutFp32MastersOneParameterAtATimeIsWide) {
 
   constexpr std::int64_t kWidest = 4 * kC * kC;  // either matrix of the MLP
   EXPECT_EQ(pure.parameters, 2 * kPadded);
-  EXPECT_EQ(pure.optimizer, 8 * kFirstHalf + 4 * kWidest);
+  EXPECT_EQ(pure.optimizer, 8 * kSecondHalf + 4 * kWidest);
   EXPECT_EQ(pure.gradients, 4 * (kPadded + kTied) / 2 + 4 * kTransient);
-  EXPECT_EQ(narrow.optimizer, 4 * kFirstHalf + 12 * kWidest);
+  EXPECT_EQ(narrow.optimizer, 4 * kSecondHalf + 12 * kWidest);
   EXPECT_LT(narrow.gradients, pure.gradients);
 }
 
