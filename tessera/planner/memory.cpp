@@ -63,9 +63,7 @@ parallel::GradientBytes gradients_of(const Plan& plan, const parallel::PlannedSt
   return parallel::gradient_bytes(stage,
                                   plan.layout(),
                                   plan.layout().micro_batch * plan.data().sequence_length,
-                                  plan.data().tokenizer != nullptr
-                                      ? plan.data().tokenizer->size()
-                                      : std::numeric_limits<std::int64_t>::max());
+                                  num_ids(plan.data()));
 }
 
 // True if ranks are on a device, and masters and states in the host's memory.
