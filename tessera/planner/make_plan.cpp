@@ -176,13 +176,6 @@ class Planner {
       const bool gathers = layout_.zero_stage == 3 && layout_.data_ranks > 1;
       model_.rules.tiles = divide_weights(
           config_, model_.resolved, model_.rules, gathers, notes_, problems_, origins_);
-      if (layout_.weights_on_host && model_.rules.tiles) {
-        problems_.add(origins_.place("tiling"),
-                      "tiling",
-                      "not built yet with weights in the memory of a GPU's host (offload_param): "
-                      "layers fetch tiles, and whole blocks travel there",
-                      "remove one of them");
-      }
     });
     const CheckedModel checked = {.model = model_.resolved,
                                   .own = own_ != nullptr,
