@@ -351,9 +351,8 @@ class Planner {
     layout_.states_on_host = host.states;
     layout_.weights_on_host = host.weights;
     layout_.host_activations = host.activations;
-    layout_.early_updates = layout_.states_on_host &&
-                            config_.zero_optimization.offload_optimizer.super_offload &&
-                            offload_choice(config_).on_device();
+    layout_.early_updates =
+        layout_.states_on_host && config_.zero_optimization.offload_optimizer.super_offload;
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;
