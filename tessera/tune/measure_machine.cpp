@@ -318,7 +318,7 @@ predict::DescribedMachine measure_machine(const std::function<void(const std::st
   tell(fmt::format("ranks       {:.1f} GB/s between two, {:.1f} us",
                    out.rates.in_host.bytes_per_s / 1e9,
                    1e6 * out.rates.in_host.latency_s));
-  constexpr double kUncertainty = 0.2;  // 95 of 100 cells of bench/run_plan_grid.sh
+  constexpr double kUncertainty = 0.25;  // 95 of 100 cells of bench/run_plan_grid.sh
   out.uncertainty = kUncertainty;
   return out;
 }
