@@ -176,4 +176,15 @@ std::vector<OffloadRung> offload_ladder(const Plan& plan,
   return Ladder(plan, available, folder).climb();
 }
 
+std::string less_on_host(const Plan& plan) {
+  return fmt::format(
+      "{}keep less there: set zero_optimization.offload_optimizer.device, offload_param.device or "
+      "activation_checkpointing.offload.device to \"nvme\", or to \"none\" with an optimizer that "
+      "updates on the GPU; or divide it among the ranks: zero_optimization.stage 1 or more",
+      plan.layout().early_updates
+          ? "set zero_optimization.offload_optimizer.super_offload to false, which takes about "
+            "half of masters and states, or "
+          : "");
+}
+
 }  // namespace tessera::planner
