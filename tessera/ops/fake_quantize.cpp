@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/fake_quantize.h"
 
+#include <array>
+
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
@@ -95,6 +97,14 @@ at::Tensor fake_quantized(const at::Tensor& x_NI,
   if (x_NI.numel() == 0) return x_NI;
   const std::int64_t group = fake_group(format, group_size);
   TESSERA_ASSERT(x_NI.dim() == 2 && (group == 0 || x_NI.size(1) % group == 0));
+  if (x_NI.is_meta()) {
+    // Memory is measured with tensors that have no values, for which few operations exist: what
+    // follows holds up to as many copies at a time.
+    std::array<at::Tensor, 6> copies;
+    for (at::Tensor& copy : copies)
+      copy = at::empty(x_NI.sizes(), x_NI.options().dtype(at::kFloat));
+    return at::empty_like(x_NI);
+  }
   const at::Tensor wide_NI = x_NI.detach().to(at::kFloat);
   if (group == 0)
     return (format == FakeFormat::Int8Row ? rounded_int8_rows(wide_NI) : fp8_rows(wide_NI))
@@ -107,7 +117,7 @@ at::Tensor fake_quantized(const at::Tensor& x_NI,
     out = mxfp4_groups(wide_NGS);
   } else {
     at::Tensor largest = wide_NI.abs().amax();
-    if (part_N.defined() && !x_NI.is_meta()) {
+    if (part_N.defined()) {
       const at::Tensor of_rows = wide_NI.abs().amax(1);
       largest = at::zeros({part_N.max().item<std::int64_t>() + 1}, of_rows.options())
                     .scatter_reduce(0, part_N, of_rows, "amax")

@@ -176,13 +176,6 @@ class Planner {
       const bool gathers = layout_.zero_stage == 3 && layout_.data_ranks > 1;
       model_.rules.tiles = divide_weights(
           config_, model_.resolved, model_.rules, gathers, notes_, problems_, origins_);
-      if (layout_.weights_on_host && model_.rules.tiles) {
-        problems_.add(origins_.place("tiling"),
-                      "tiling",
-                      "not built yet with weights in the memory of a GPU's host (offload_param): "
-                      "layers fetch tiles, and whole blocks travel there",
-                      "remove one of them");
-      }
     });
     const CheckedModel checked = {.model = model_.resolved,
                                   .own = own_ != nullptr,
@@ -358,9 +351,8 @@ class Planner {
     layout_.states_on_host = host.states;
     layout_.weights_on_host = host.weights;
     layout_.host_activations = host.activations;
-    layout_.early_updates = layout_.states_on_host &&
-                            config_.zero_optimization.offload_optimizer.super_offload &&
-                            offload_choice(config_).on_device();
+    layout_.early_updates =
+        layout_.states_on_host && config_.zero_optimization.offload_optimizer.super_offload;
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
     layout_.disk = config.aio.tier();
     draft_.run.saves_in_background = config.checkpoint.async;

@@ -86,8 +86,9 @@ parallel::StateBytes states_of(const Plan& plan, const parallel::PlannedStage& s
       return is_on_host(buffer) != on_host;
     };
   }
-  return parallel::state_bytes(
-      stage, plan.layout(), *make_rule(plan.recipe()), saves_frozen(plan), apart);
+  parallel::Layout layout = plan.layout();
+  layout.early_updates = layout.early_updates && updates_on_host(plan);  // else without effect
+  return parallel::state_bytes(stage, layout, *make_rule(plan.recipe()), saves_frozen(plan), apart);
 }
 
 // The memory through which the gradient and the weights of a buffer travel if the states are in

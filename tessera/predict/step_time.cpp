@@ -227,15 +227,20 @@ class Prediction {
     return out;
   }
 
-  // Seconds in which a rank alone adds a micro-batch's gradients to their sum; the first ones are
-  // the sum. The mean over all micro-batches.
+  // Seconds in which a rank's cores add a micro-batch's gradients to their sum, besides reading
+  // those of other ranks; the mean over all micro-batches, of which the first ones are the sum.
+  // Kernels of GPUs add them in the product itself.
   [[nodiscard]] double accumulation_of(const BlockParts& block) const {
-    if (layout_.data_ranks > 1 || micros_ == 1) return 0;
+    if (machine_.collectives != Collectives::Own) return 0;
     constexpr double kPasses = 3;  // both are read, and the sum is written
-    const ops::OpRow row{.calls = 1,
-                         .bytes = kPasses * bytes_of(block.trained, layout_.sums),
-                         .shape_class = ShapeClass::Elementwise};
-    return predict::seconds(row, machine_) * (micros_ - 1) / micros_;
+    const bool alone = layout_.data_ranks == 1 || layout_.reduction_options().locally();
+    const double first = alone ? kPasses : 1.0;  // a sum of several ranks is written in any case
+    const double numel = static_cast<double>(block.trained) / (alone ? 1 : layout_.data_ranks);
+    const ops::OpRow row{
+        .calls = 1,
+        .bytes = (kPasses - first / micros_) * numel * static_cast<double>(size_of(layout_.sums)),
+        .shape_class = ShapeClass::Elementwise};
+    return row.bytes > 0 ? predict::seconds(row, machine_) : 0;
   }
 
   // Bytes of a block's input that rest on a disk.

@@ -216,6 +216,7 @@ parallel::Layout layout_of_trained(const tasks::RlModel& model,
   }
   out.zero_stage = static_cast<int>(model.zero_stage.value_or(out.zero_stage));
   if (model.offload.device) out.weight_offload = disk_of(model, "critic");
+  if (model.offload.device == config::OffloadDevice::None) out.weights_on_host = false;
   TESSERA_REQUIRE(
       !out.weight_offload || !model.offload.to_disk() || out.zero_stage == 3,
       Config,

@@ -201,9 +201,6 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
       memory::device_kind(plan.run().options.device) != DeviceKind::Cpu) {
     refuse("rl.models.*.offload on a device", "remove it, or set run.device to cpu");
   }
-  if (plan.layout().weights_on_host)
-    refuse("zero_optimization.offload_param on a device",
-           "set its device to \"none\", or run.device to cpu");
   if (options.overlap > 0) {
     if (plan.model().rules.packed)
       refuse("rl.overlap and adapter.quantize_base", "remove one of them");

@@ -307,6 +307,7 @@ predict::DescribedMachine measure_machine(const std::function<void(const std::st
   out.cores = facts.usable_cores;
   out.memory_bytes = static_cast<double>(launch::available_memory());
   out.collectives = predict::Collectives::Own;
+  out.overlap_tax = 1;  // a rank's own cores copy what it receives
   const predict::ThreadRates all = measure_threads(out.cores, folder.path(), tell);
   static_cast<predict::OperationRates&>(out) = all;
   out.rates.memory = all.memory;

@@ -285,6 +285,20 @@ const std::vector<Case>& cases() {
         kGatherAll,
         kWeightsOnHost,
         {"adapter", R"({"type": "lora", "r": 2, "alpha": 8, "targets": "all-linear"})"}}},
+      {"HostWeightsTiles",
+       {.accumulation = 2, .stage = 3},
+       {kOnDevice, kGatherAll, kWeightsOnHost, {"tiling", R"({"*.mlp.*": 2})"}}},
+      {"HostWeightsTilesOfRanks",
+       {.ranks = 2, .accumulation = 2, .stage = 3},
+       {kOnDevice,
+        kGatherAll,
+        kWeightsOnHost,
+        kStatesOnHost,
+        {"bf16", kBf16},
+        {"tiling", R"({"*.mlp.*": 2})"}}},
+      {"DiskWeightsTiles",
+       {.ranks = 2, .stage = 3},
+       {kOnDevice, kGatherAll, kWeightsOnDisk, {"tiling", R"({"*.mlp.*": 2})"}}},
       {"HostWeightsAverage",
        {.ranks = 2, .stage = 3},
        {kOnDevice,
@@ -546,6 +560,20 @@ TEST_P(GpuPolicies, LearnAsOnTheCpu) {
   const TinyRun run = reinforcing(some_prompts(), rewards + GetParam() + "}");
   for (const Layout& layout :
        {Layout{.accumulation = 2, .stage = 0}, Layout{.ranks = 2, .stage = 3}}) {
+    const Trace cpu = train(run, layout, {.steps = 2}),
+                gpu = train(run, layout, {.steps = 2, .make_world = world_on_gpu});
+    expect_alike(gpu, cpu);
+  }
+  EXPECT_THAT(take_violations(), testing::IsEmpty());
+}
+
+TEST(GpuTraining, PoliciesAndCriticsLearnWithTheirWeightsOnTheHost) {
+  const TinyRun run = with(reinforcing(some_prompts(), R"({"rewards": [{"type": "regex",
+      "pattern": "[@-~]"}], "max_new_tokens": 4, "prompts_at_once": 2, "algorithm": "ppo",
+      "samples": 1, "iterations": 2, "critic": {"lr": 1e-3}})"),
+                           {kOnDevice, kGatherAll, kWeightsOnHost, kStatesOnHost});
+  for (const Layout& layout :
+       {Layout{.accumulation = 2, .stage = 3}, Layout{.ranks = 2, .stage = 3}}) {
     const Trace cpu = train(run, layout, {.steps = 2}),
                 gpu = train(run, layout, {.steps = 2, .make_world = world_on_gpu});
     expect_alike(gpu, cpu);

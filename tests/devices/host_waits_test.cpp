@@ -83,11 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
         WaitCase{"Tensor", {.ranks = 2, .accumulation = 2, .tensor = 2}},
         WaitCase{"Pipeline", {.ranks = 2, .accumulation = 4, .pipeline = R"({"size": 2})"}},
         WaitCase{"Recompute", {}, {{"activation_checkpointing.granularity", "\"full\""}}},
-        WaitCase{"Grid", {.ranks = 4, .accumulation = 2, .tensor = 4, .mode = "2d"}},
         WaitCase{"Opt", {.accumulation = 2}, {{"model.family", "\"opt\""}}},
-        // One more for the norms of parameters.
-        WaitCase{"Lamb", {.ranks = 2, .stage = 1}, {{"optimizer", R"({"type": "Lamb"})"}}, 3},
-        WaitCase{"Muon", {}, {{"optimizer", R"({"type": "Muon"})"}}},
         // Activations on the host travel without a wait.
         WaitCase{"HostActivations",
                  {.accumulation = 2},

@@ -332,13 +332,13 @@ std::function<void()> during_call;
 /// NCCL whose calls take long enough for another thread to end them.
 transports::NcclApi slow_nccl() {
   transports::NcclApi out = fake_nccl();
-  out.group_end = [] {
+  out.all_gather = [](const void* in, void* to, std::size_t count, int type, void* comm, void* on) {
     in_call = true;
     if (during_call) {
       std::exchange(during_call, nullptr)();
       std::this_thread::sleep_for(std::chrono::milliseconds(700));
     }
-    const int result = fake_nccl().group_end();
+    const int result = fake_nccl().all_gather(in, to, count, type, comm, on);
     in_call = false;
     return result;
   };

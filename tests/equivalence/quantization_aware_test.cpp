@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/planner/make_plan.h"
+#include "tessera/planner/memory.h"
 
 namespace tessera::test {
 namespace {
@@ -74,6 +75,22 @@ TEST(QuantizationAware, IsInTheResolvedConfigurationOnlyIfItIsOn) {
   for (const json::Value& config : {fp8, int4})
     EXPECT_EQ(planner::make_plan(config, 1, "config.json").resolved().find("qat")->dump(),
               config.find("qat")->dump());
+}
+
+TEST(QuantizationAware, HasItsMemoryInThePlan) {
+  const auto activations = [](TinyRun run) {
+    return planner::estimate_memory(run.plan({})).activations;
+  };
+  const std::int64_t plain = activations(TinyRun());
+  for (const auto& [weights, inputs] : {std::pair("int4", "int8"),
+                                        std::pair("fp8", "fp8"),
+                                        std::pair("mxfp4", "mxfp4"),
+                                        std::pair("nvfp4", "nvfp4")}) {
+    SCOPED_TRACE(weights);
+    EXPECT_GT(activations(rounded(weights, inputs)), plain);
+    EXPECT_EQ(activations(rounded(weights, inputs).set("qat.after_steps", "5")),
+              activations(rounded(weights, inputs)));
+  }
 }
 
 TEST(QuantizationAware, RefusesWhatItDoesNotGoTogetherWith) {

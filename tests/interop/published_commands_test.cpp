@@ -232,7 +232,7 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
            {"reinit_weights: true\n", "model.new_weights", "true"},
            {"dataset_exact_deduplication: true\n", "data.drop_duplicates", "true"},
            {"use_eaft: true\neaft_alpha: 2.0\n", "task.params.token_weights", "\"entropy\""},
-           {"use_eaft: true\neaft_alpha: 2.0\n", "task.params.token_weight_params.alpha", "2"},
+           {"use_eaft: true\neaft_alpha: 2.0\n", "task.params.token_weight_params.alpha", "2.0"},
            {"use_eaft: true\n", "task.params.token_weight_params.scale", "1"},
            {"streaming: true\nmax_steps: 10\n", "data.streaming", "1"},
            {"unfrozen_parameters:\n  - ^lm_head.*\n  - model.layers.4[4-9]+.mlp\n",

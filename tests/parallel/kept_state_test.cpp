@@ -71,8 +71,8 @@ TEST(FourBitMoments, AreThoseOfTorchao) {
   const at::Tensor first = moments[0].widened(), second = moments[1].widened();
   for (const Expected& one : expected) {
     SCOPED_TRACE(one.at);
-    // The order of roundings differs: some units of the last place.
-    EXPECT_NEAR(weights[static_cast<std::size_t>(one.at)], one.weight, 2e-7F);
+    // The order of roundings differs: some units of the last place in each update.
+    EXPECT_NEAR(weights[static_cast<std::size_t>(one.at)], one.weight, 1e-6F);
     EXPECT_NEAR(first.data_ptr<float>()[one.at], one.first, 1e-6F * std::abs(one.first));
     EXPECT_NEAR(second.data_ptr<float>()[one.at], one.second, 1e-6F * one.second);
   }

@@ -189,7 +189,8 @@ TEST(MemoryEstimates, MessagesNeedARingForEachGroupAndChannel) {
   };
   const auto ring = static_cast<std::int64_t>(comm::memory_of_ring());
   const auto stage = [](int number) {
-    return fmt::format(R"("zero_optimization": {{"stage": {}}})", number);
+    return fmt::format(
+        R"("zero_optimization": {{"stage": {}, "stage3_param_persistence_threshold": 0}})", number);
   };
 
   EXPECT_EQ(messages(stage(0), 1), 0);
@@ -210,7 +211,9 @@ TEST(MemoryEstimates, AccumulationNeedsRoomForSomeBlocks) {
       plan_of("nano", R"("train_batch_size": 4, "gradient_accumulation_steps": 2)"));
 
   EXPECT_EQ(need.gradients, 4 * (kPadded + kTied) + 4 * kTransient);
-  EXPECT_EQ(need.shared, 0);  // the second forward pass finds the first one's gradients
+  // The second forward pass finds the first one's gradients, but not the first one's batch: two
+  // samples of 128 tokens and labels.
+  EXPECT_EQ(need.shared, 2 * 128 * 2 * 8);
 }
 
 TEST(MemoryEstimates, ShardMomentsAndMastersOverRanks) {

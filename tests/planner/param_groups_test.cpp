@@ -100,7 +100,7 @@ std::vector<std::string> trained_by(const std::string& patterns) {
 }
 
 TEST(TrainedTensors, AreNamedAsInHuggingFacesFiles) {
-  EXPECT_THAT(trained_by(R"(["^h\\.1\\.mlp", "^wte\\.weight$"])"),
+  EXPECT_THAT(trained_by(R"(["\\.h\\.1\\.mlp\\.", "^transformer\\.wte\\.weight$"])"),
               testing::UnorderedElementsAre("wte.weight",
                                             "h.1.mlp.fc.weight",
                                             "h.1.mlp.fc.bias",
