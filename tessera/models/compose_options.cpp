@@ -236,8 +236,7 @@ void ComposeOptions::describe_decoder(config::Fields& fields) {
                 .default_text = "num_layers"});
   fields.field("shared_positions",
                shared_positions,
-               {.text = "Whether the decoder's positions are those of the encoder, one table "
-                        "(Megatron-LM's T5)."});
+               {.text = "Whether the decoder's positions are those of the encoder, one table."});
   fields.field("scale_output",
                scale_output,
                {.text = "Whether the input of a decoder's head is divided by the square root of "

@@ -198,10 +198,10 @@ json::Value description_of(const std::string& family,
   auto* decoder = dynamic_cast<DecoderOptions*>(out.get());
   TESSERA_ASSERT(decoder != nullptr);
   if (shape.head_dim > 0) decoder->head_dim = shape.head_dim;
-  const bool dense = decoder->moe.num_experts == 0;
+  const std::int64_t num_experts = decoder->moe.num_experts;
   ModelOptions whole(family, std::move(out));
   json::Value description = config::write(whole);
-  if (dense) leave_out_experts(description);
+  leave_out_usual_experts(description, num_experts);
   return description;
 }
 

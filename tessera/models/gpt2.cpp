@@ -351,7 +351,7 @@ json::Value description_of(const Gpt2Shape& shape, const MoeOptions& moe) {
   out.label_smoothing = shape.label_smoothing;
   ModelOptions whole("gpt2", std::make_unique<Gpt2Options>(std::move(out)));
   json::Value description = config::write(whole);
-  if (moe.num_experts == 0) leave_out_experts(description);
+  leave_out_usual_experts(description, moe.num_experts);
   // A model without these forms is described as before there were any.
   std::erase_if(description.members(), [&](const auto& member) {
     return (member.first == "bias" && shape.bias) ||

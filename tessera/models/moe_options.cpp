@@ -282,8 +282,19 @@ void check_experts(const MoeOptions& options, const MoeModel& model, Checks& che
                  "give model.moe.shared or model.moe.shared_ffn_hidden_size");
 }
 
-void leave_out_experts(json::Value& description) {
-  std::erase_if(description.members(), [](const auto& member) { return member.first == "moe"; });
+void leave_out_usual_experts(json::Value& description, std::int64_t num_experts) {
+  if (num_experts == 0) {
+    std::erase_if(description.members(), [](const auto& member) { return member.first == "moe"; });
+    return;
+  }
+  json::Value* const moe = description.find("moe");
+  json::Value* const router = moe != nullptr ? moe->find("router") : nullptr;
+  if (router == nullptr) return;
+  const MoeOptions::Router usual;
+  std::erase_if(router->members(), [&](const auto& member) {
+    return member.first == "choice" && member.second.is_string() &&
+           member.second.as_string() == usual.choice;
+  });
 }
 
 }  // namespace tessera::models

@@ -72,8 +72,8 @@ ExpertsSpec experts_of(const MoeOptions& options, const MoeModel& model);
 /// Reports values that contradict each other.
 void check_experts(const MoeOptions& options, const MoeModel& model, Checks& checks);
 
-/// Removes the section from the description of a model without experts, which is then what it was
-/// before there were any.
-void leave_out_experts(json::Value& description);
+/// Makes the description of a model without experts, or whose router chooses the best ones, what it
+/// was before there were experts and other choices: removes the section, or the key.
+void leave_out_usual_experts(json::Value& description, std::int64_t num_experts);
 
 }  // namespace tessera::models

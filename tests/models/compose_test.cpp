@@ -118,6 +118,31 @@ TEST(ComposedModels, TurnTheShareOfChannelsThatIsGiven) {
   EXPECT_GT(difference(last("", one), last("", other)), 1e-3);
 }
 
+TEST(ComposedModels, MayShareTheirPositionsAndNormalizeHeads) {
+  const std::string keys =
+      R"("num_decoder_layers": 1, "mask": "fully_visible", "decoder": "transformer")";
+  const auto names = [&](const std::string& more) {
+    const ModelRunner runner(tiny("compose", keys + more).model);
+    std::vector<std::string> out;
+    for (const auto& [name, info] : runner.infos)
+      out.push_back(name);
+    return out;
+  };
+  const std::string own = "tgt_embedding.pos.embedding.weight",
+                    norm = "encoder.transformer.0.self_attn.q_norm.bias";
+  EXPECT_THAT(names(""), AllOf(::testing::Contains(own), Not(::testing::Contains(norm))));
+  EXPECT_THAT(names(R"(, "shared_positions": true, "qk_norm": true)"),
+              AllOf(Not(::testing::Contains(own)), ::testing::Contains(norm)));
+  EXPECT_THAT(names(R"(, "norm": "rms", "qk_norm": true)"), Not(::testing::Contains(norm)))
+      << "RMS norms have no bias";
+  try {
+    (void)tiny("compose", R"("shared_positions": true)");
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(), HasSubstr("no second table of positions"));
+  }
+}
+
 TEST(ComposedModels, ABiasOfKeysChangesNothingInAttentionToTheEncoder) {
   Answers model;
   const at::Tensor without = model.logits();

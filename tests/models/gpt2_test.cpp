@@ -2,6 +2,7 @@
 #include "tessera/models/gpt2.h"
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "support/model_runner.h"
@@ -165,6 +166,37 @@ TEST(Gpt2, ComputesWithoutBiasesWhatItComputesWithThoseOfZero) {
     EXPECT_TRUE(at::allclose(
         with.grads.at("h.0.mlp.c_fc.weight"), without.grads.at("h.0.mlp.c_fc.weight"), 1e-5, 1e-7));
   }
+}
+
+// Layer norms of heads take out the size of queries and keys, and so of their weights.
+TEST(Gpt2, WithNormsOfHeadsDoesNotSeeTheSizeOfQueriesAndKeys) {
+  const at::Tensor ids = random_ids(2, 24, 61);
+  const auto loss = [&](bool norms, float factor) {
+    Gpt2Shape shape = tiny();
+    shape.qk_norm = norms;
+    ModelRunner runner(gpt2(shape));
+    EXPECT_EQ(runner.infos.count("h.0.attn.q_norm.bias"), norms ? 1U : 0U);
+    std::int64_t total = 0;
+    for (const auto& [name, info] : runner.infos)
+      total += info->numel();
+    EXPECT_EQ(total, shape.num_parameters());
+    at::Generator generator = at::detail::createCPUGenerator(5);
+    runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
+      if (info.name.ends_with(".bias")) {
+        out.zero_();
+      } else if (info.name.find("norm") != std::string::npos ||
+                 info.name.find("ln_") != std::string::npos) {
+        out.fill_(1.0);
+      } else {
+        out.normal_(0.0, 0.4, generator);
+      }
+      // Queries and keys are the first two thirds.
+      if (info.name.ends_with("c_attn.weight")) out.view({3, -1}).narrow(0, 0, 2).mul_(factor);
+    });
+    return runner.train(make_batch(ids, ids));
+  };
+  EXPECT_NEAR(loss(true, 4.0F), loss(true, 16.0F), 1e-3);
+  EXPECT_GT(std::abs(loss(false, 0.05F) - loss(false, 0.5F)), 1e-2);
 }
 
 TEST(Gpt2, StartsAtTheEntropyOfItsVocabulary) {

@@ -16,7 +16,7 @@
 #include "tessera/interop/dataset_names.h"
 #include "tessera/interop/huggingface/trainer_rules.h"
 #include "tessera/interop/option_table.h"
-#include "tessera/interop/torchtitan/flavors.h"
+#include "tessera/interop/torchtitan/command_models.h"
 
 namespace tessera::interop {
 namespace {

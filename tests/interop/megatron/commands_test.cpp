@@ -20,6 +20,14 @@ class MegatronCommands : public CommandFolder {
     for (const char* name : {"s.bin", "s.idx"})
       write(name, "");
   }
+  /// Ten records, of which each step of DeepSpeed-Chat reads some.
+  static void write_pairs() {
+    std::string lines;
+    for (int i = 0; i < 10; ++i)
+      lines += R"({"prompt": "a", "chosen": "b", "rejected": "c"})"
+               "\n";
+    write("p/train.jsonl", lines);
+  }
 };
 
 constexpr const char* kGpt =
@@ -213,7 +221,7 @@ TEST_F(MegatronCommands, ByUpdatesHaveAWarmUpOfNoSamples) {
 
 // DeepSpeed-Chat's step 3 sets what a model's settings have: Llama has a dropout of attention only.
 TEST_F(MegatronCommands, OfDeepSpeedChatSetTheDropoutThatAModelHas) {
-  write("p/train.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
+  write_pairs();
   const auto with = [](const std::string& type) {
     write("m/config.json", R"({"model_type": ")" + type + "\"}");
     return read(
@@ -247,7 +255,7 @@ TEST_F(MegatronCommands, OfDeepSpeedChatReadDataSetsWithFieldsOfTheirOwn) {
 }
 
 TEST_F(MegatronCommands, OfDeepSpeedChatStartTheRanksOfARollout) {
-  write("p/train.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
+  write_pairs();
   EXPECT_EQ(read("deepspeed step3_rlhf_finetuning/main.py --data_path p --data_split 2,4,4 "
                  "--actor_model_name_or_path m --critic_model_name_or_path m "
                  "--enable_hybrid_engine --inference_tp_size 4")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/interop/torchtitan/flavors.h"
+#include "tessera/interop/torchtitan/command_models.h"
 
 #include <algorithm>
 #include <array>
