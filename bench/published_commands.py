@@ -9,10 +9,11 @@ The names of models and data sets in them are looked for in TESSERA_MODELS and T
 folders with small stand-ins, OWNER/MODEL with a config.json of the same model_type, and
 OWNER/DATA/train.jsonl. Files that Megatron-LM's and DeepSpeed's commands name are replaced by those
 in the folder --stand: vocab.json, merges.txt, bert-vocab.txt, spm.model, tiktoken.json,
-text_document.bin and .idx (long enough for samples of 32,000 tokens, all below 60), text_sentence.bin and .idx (with a
-sequence for each sentence of a document, for BERT and T5), ds.json. Shell scripts are expanded by a restricted bash without programs. Each command is read with --dry-run. For each program the number of
-commands, of those without an unknown option, of those that start and of those that would with more memory,
-and the reasons of the others.
+text_document.bin and .idx (long enough for samples of 32,000 tokens, all below 60), text_sentence.bin
+and .idx (with a sequence for each sentence of a document, for BERT and T5), ds.json. Shell scripts are
+expanded by a restricted bash without programs. Each command is read with --dry-run. For each program the
+number of commands, of those without an unknown option, of those that start and of those that would with
+more memory, and the reasons of the others.
 """
 import argparse
 import collections

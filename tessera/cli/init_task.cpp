@@ -37,7 +37,7 @@ constexpr std::string_view kClassesOfTexts =
     "    // \"heads\": {\"topic\": [\"sport\", \"arts\"], \"mood\": [\"good\", \"bad\"]},  // or a "
     "label in each of several fields\n";
 
-constexpr std::array<TaskAdvice, 12> kTasks = {{
+constexpr std::array<TaskAdvice, 13> kTasks = {{
     {"classify",
      "an encoder or a decoder",
      "train.jsonl",
@@ -151,6 +151,17 @@ constexpr std::array<TaskAdvice, 12> kTasks = {{
      "my.txt",
      "a .txt, a .jsonl, a folder of them, a list, or a .bin/.idx pair",
      "    \"noise_density\": 0.15,  // share of the tokens that is left out\n",
+     512,
+     "1e-3",
+     "loss",
+     "tessera convert RUN folder"},
+    {"word_span_corruption",
+     "an encoder with a decoder",
+     "my.txt",
+     "a .txt with a sentence a line and a blank line after each document, a .jsonl, or a .bin/.idx "
+     "pair with a sequence a sentence",
+     "    \"noise_density\": 0.15,  // share of the tokens that is left out\n"
+     "    \"most_words\": 10,  // of a span\n",
      512,
      "1e-3",
      "loss",

@@ -51,6 +51,9 @@ inline const std::vector<TaskCase>& task_cases() {
       {"tag", R"({"labels": ["x", "y"]})", R"({"tokens": ["a", "b"], "tags": ["x", "y"]})"},
       {"seq2seq", R"({"target_length": 8})", R"({"source": "ab", "target": "c"})"},
       {"image_classify", R"({"labels": ["x", "y"]})", R"({"image": "a.png", "label": "x"})"},
+      {"word_span_corruption",
+       R"({"sentinel_id": 14, "num_sentinels": 8, "noise_density": 0.5})",
+       R"({"text": "the cat\nsat on\nthe mat and ran"})"},
   };
   return cases;
 }
@@ -93,7 +96,7 @@ inline std::vector<std::string> certain_tasks(const std::string& family) {
     return {"pretrain", "prefix_lm", "sft", "prefer", "reward", "rl", "classify", "regression"};
   if (family == "bert") return {"masked_lm", "classify", "regression", "tag"};
   if (family == "vit") return {"image_classify"};
-  if (family == "t5") return {"seq2seq", "span_corruption"};
+  if (family == "t5") return {"seq2seq", "span_corruption", "word_span_corruption"};
   return {};
 }
 
