@@ -98,9 +98,7 @@ int num_groups(const PlannedStage& stage, const Layout& layout) {
     const GroupAxes& axes = buffer.group.axes;
     if (buffer.group.trainable) add(axes.fold);
     add(axes.sources);
-    if (buffer.group.residency != Residency::Sharded &&
-        buffer.group.residency != Residency::Resting)
-      continue;
+    if (!gathers(buffer.group.residency)) continue;
     add(axes.inner);
     add(axes.copies);
   }

@@ -132,7 +132,8 @@ class Ladder {
               "the host updates: gradients travel down and weights up"))
         return;
     }
-    if (layout_.weights_on_host || excludes_parts()) return;
+    // Early updates are refused together with weights on the host.
+    if (layout_.weights_on_host || layout_.early_updates || excludes_parts()) return;
     const std::string stage = raised_to(3);
     layout_.weights_on_host = true;
     add(stage + place_on_host("zero_optimization.offload_param"),
