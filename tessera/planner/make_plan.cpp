@@ -315,6 +315,13 @@ class Planner {
     layout_.states_on_host = host.states;
     layout_.weights_on_host = host.weights;
     layout_.host_activations = host.activations;
+    // What is clipped, scaled or skipped is known only after the backward pass. Weights on a disk
+    // are on their way for the backward pass meanwhile.
+    layout_.streamed_updates = layout_.offload && !layout_.weight_offload &&
+                               config.gradient_clipping == 0 && config.gradient_clip_value == 0 &&
+                               layout_.working != DType::F16 &&
+                               config.trainer.on_nonfinite == optim::OnNonfinite::Stop &&
+                               !offload_choice(config_).on_device();
     layout_.early_updates =
         layout_.states_on_host && config_.zero_optimization.offload_optimizer.super_offload;
     layout_.partition_activations = config.activation_checkpointing.partition_activations;
