@@ -157,6 +157,8 @@ void GradientReduction::add_uses(const FlatGroup& group, Slot& slot) {
 at::Tensor GradientReduction::shard(int group) {
   UseSlot& use = slots_[static_cast<std::size_t>(group)].uses.front();
   const at::Tensor sum = use.resting ? in_memory(use, RestingSums::Use::Read) : use.accumulator;
+  // During the backward pass the groups before this one follow, whose sums are in memory.
+  if (arrived_) return sum.defined() ? sum.to(at::kFloat) : sum;
   for (std::size_t next = static_cast<std::size_t>(group) + 1; next < slots_.size(); ++next) {
     const UseSlot& other = slots_[next].uses.front();
     if (!other.stored) continue;

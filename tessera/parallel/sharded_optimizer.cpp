@@ -63,6 +63,7 @@ void ShardedOptimizer::begin_step(GradientReduction& gradients,
                                   bool streams,
                                   std::function<void()> before_change) {
   changed_ = false;
+  streamed_counts_ = {};
   if (streamed_ && streams) return stream(gradients, assumed, std::move(before_change));
   if (!early_) return;
   early_->begin(assumed);
@@ -77,6 +78,7 @@ void ShardedOptimizer::update(GradientReduction& gradients, const optim::UpdateS
   gradients.on_arrival(nullptr);
   if (update_) {
     TESSERA_ASSERT(update_->scalars() == scalars);
+    streamed_counts_.committed = std::ranges::count(arrived_, true);
     update_->advance([](std::size_t) { return true; });
     update_.reset();
     return;
@@ -92,7 +94,7 @@ void ShardedOptimizer::skip_update() {
 }
 
 EarlyCounts ShardedOptimizer::early_counts() const {
-  return early_ ? early_->counts() : EarlyCounts();
+  return early_ ? early_->counts() : streamed_counts_;
 }
 
 ShardedOptimizer::~ShardedOptimizer() {

@@ -117,6 +117,7 @@ class ShardedOptimizer {
   std::optional<ShardUpdate> update_;    ///< of this step, if it is streamed
   std::vector<bool> arrived_;            ///< of this step: groups whose gradient is complete
   bool changed_ = false;
+  EarlyCounts streamed_counts_;
 };
 
 }  // namespace tessera::parallel
