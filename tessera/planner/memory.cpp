@@ -140,7 +140,8 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage, const parallel::Plann
     activations.training += gradients.widened;
     activations.with_sums += gradients.widened;
   }
-  // A save makes its copies when there are no activations, and so does an update.
+  // A save makes its copies when there are no activations, and so does an update that is not
+  // streamed.
   const std::int64_t saved = states.widened_by_saves + gradients.residuals,
                      resting = std::max({activations.evaluation, saved, gradients.widened});
   MemoryEstimate out;

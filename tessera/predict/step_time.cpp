@@ -222,7 +222,7 @@ class Prediction {
       }
     }
     for (int stage = 0; stage < layout_.stages.stages; ++stage)
-      out.update.push_back(update_of(stage));
+      out.update.push_back(update_of(stage, out.blocks));
     if (layout_.stages.stages > 1) price_messages(out);
     return out;
   }
@@ -340,11 +340,12 @@ class Prediction {
     return bytes_of(numel, layout_.working) / layout_.shard_ranks;
   }
 
-  double update_of(int stage) {
+  double update_of(int stage, const std::vector<BlockTimes>& blocks) {
     const double ranks = layout_.zero_stage > 0 ? layout_.data_ranks : 1,
                  of_experts = std::max(1.0, ranks / std::max(1, layout_.expert_ranks));
     double others = 0, experts = 0;
     double weights = 0, sums = 0;  // bytes that rest on a disk
+    double backward = 0;           // seconds of a micro-batch
     for (int chunk = 0; chunk < layout_.stages.chunks; ++chunk) {
       const auto [first, last] =
           layout_.stages.blocks(stage, chunk, static_cast<int>(elements_->size()));
@@ -354,6 +355,8 @@ class Prediction {
         experts += static_cast<double>(block.experts.trained);
         weights += on_disk(static_cast<std::size_t>(b), std::min(block.sharded, block.trained));
         sums += sum_on_disk(static_cast<std::size_t>(b));
+        const BlockTimes& times = blocks[static_cast<std::size_t>(b)];
+        backward += times.inputs + times.weights;
       }
     }
     const double numel = others / ranks + experts / of_experts;
@@ -365,7 +368,9 @@ class Prediction {
     const double states =
         layout_.offload ? 4.0 * (1 + states_) * layout_.offload->share * numel : 0;
     const double bytes = states + weights;
-    const double moved = std::max(disk().first.seconds(bytes + sums), disk().second.seconds(bytes));
+    double moved = std::max(disk().first.seconds(bytes + sums), disk().second.seconds(bytes));
+    // Streamed updates travel beside the backward pass of the last micro-batch.
+    if (layout_.streamed_updates) moved = std::max(0.0, moved - backward);
     disk_ = std::max(disk_, std::max(0.0, moved - computed));
     return std::max(computed, moved);
   }
