@@ -60,19 +60,27 @@ bool parse(DescribedFlags& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// A GPU's masters and states are in the memory of its host if the configuration asks for it. The
-/// plan of a described GPU then is one for GPUs, unless the configuration names a device.
-void place_states_on_host(json::Value& source) {
-  const auto text_at = [&](std::initializer_list<const char*> path) -> std::string {
-    const json::Value* at = &source;
+/// What a configuration asks to be in the memory of a GPU's host is there: the plan of a described
+/// GPU then is one for GPUs, unless the configuration names a device.
+void plan_for_a_gpu(json::Value& source) {
+  const auto at = [&](std::initializer_list<const char*> path) {
+    const json::Value* found = &source;
     for (const char* const key : path) {
-      if (at != nullptr) at = at->is_object() ? at->find(key) : nullptr;
+      if (found != nullptr) found = found->is_object() ? found->find(key) : nullptr;
     }
-    return at != nullptr && at->is_string() ? at->as_string() : "";
+    return found;
+  };
+  const auto text_at = [&](std::initializer_list<const char*> path) -> std::string {
+    const json::Value* const found = at(path);
+    return found != nullptr && found->is_string() ? found->as_string() : "";
   };
   const std::string device = text_at({"run", "device"});
-  const bool open = device.empty() || device == "auto";
-  if (open && text_at({"zero_optimization", "offload_optimizer", "device"}) == "cpu")
+  if (!device.empty() && device != "auto") return;
+  const json::Value* const inputs = at({"activation_checkpointing", "cpu_checkpointing"});
+  if (text_at({"zero_optimization", "offload_optimizer", "device"}) == "cpu" ||
+      text_at({"zero_optimization", "offload_param", "device"}) == "cpu" ||
+      text_at({"activation_checkpointing", "offload", "device"}) == "cpu" ||
+      (inputs != nullptr && inputs->dump() == "true"))
     source["run"]["device"] = json::Value::string("cuda");
 }
 
@@ -156,7 +164,7 @@ int described_plan(const std::vector<std::string>& line) {
       std::clamp<std::int64_t>(words.ranks.value_or(1), 0, predict::kMostPlannedRanks + 1));
   const predict::DescribedMachine machine = words.machine.machine(ranks);
   const std::string name = path.empty() ? name_from_flags(words.model) : path;
-  if (machine.cores == 0) place_states_on_host(source);
+  if (machine.cores == 0) plan_for_a_gpu(source);
   const planner::Plan plan = predict::plan_of_many(source, ranks, name);
   const tune::Outlook outlook = tune::outlook_of(plan, machine, words.tokens);
   if (words.common.json) {

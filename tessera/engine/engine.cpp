@@ -159,13 +159,15 @@ StepExtras Engine::extras(StepReport& report) {
     return std::vector<double>{static_cast<double>(memory().total_peak),
                                static_cast<double>(world_.control().stop_requested.load())};
   };
-  extras.before_update = [this, &report] {
-    report.save_s = saver_.before_change();
-    const auto& tensorboard = plan_.run().sections.get<report::TensorboardOptions>();
-    const bool shown = tensorboard.enabled && tensorboard.histograms > 0 &&
-                       (step() + 1) % tensorboard.histograms == 0;
-    if (shown) report.histograms = trained_histograms(state_, state_.loss_scale());
-  };
+  extras.before_change = [this, &report] { report.save_s = saver_.before_change(); };
+  const auto& tensorboard = plan_.run().sections.get<report::TensorboardOptions>();
+  const bool shown = tensorboard.enabled && tensorboard.histograms > 0 &&
+                     (step() + 1) % tensorboard.histograms == 0;
+  if (shown) {
+    extras.before_update = [this, &report] {
+      report.histograms = trained_histograms(state_, state_.loss_scale());
+    };
+  }
   return extras;
 }
 

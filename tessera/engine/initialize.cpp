@@ -61,6 +61,7 @@ TrainStateOptions train_state_options(const planner::PlanWithData& plan) {
   options.offload = plan.layout().offload;
   options.states_on_host = plan.layout().states_on_host;
   options.early_updates = plan.layout().early_updates;
+  options.streamed_updates = plan.layout().streamed_updates;
   options.weight_offload = plan.layout().weight_offload;
   options.activation_offload = plan.layout().activation_offload;
   options.host_activations = plan.layout().host_activations;

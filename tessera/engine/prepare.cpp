@@ -29,8 +29,8 @@
 #include "tessera/memory/nvidia.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
-#include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/offload_ladder.h"
 #include "tessera/planner/place.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/run_plan.h"
@@ -167,14 +167,7 @@ void check_host_memory(const planner::PlacedPlan& plan, int local_ranks) {
       static_cast<double>(need) <= planner::kUsableMemory * static_cast<double>(available),
       Memory,
       host_memory_text(plan, local_ranks, available),
-      (plan.layout().early_updates
-           ? std::string("set zero_optimization.offload_optimizer.super_offload to false, which "
-                         "takes about half of masters and states, or ")
-           : std::string()) +
-          "keep less there: set zero_optimization.offload_optimizer.device, offload_param.device "
-          "or activation_checkpointing.offload.device to \"nvme\", or to \"none\" with an "
-          "optimizer that updates on the GPU; or divide it among the ranks: "
-          "zero_optimization.stage 1 or more");
+      planner::less_on_host(plan));
 }
 
 std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {

@@ -129,11 +129,14 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
   gradients_ =
       std::make_unique<parallel::GradientReduction>(world_, *model_, options_.reduction, sums);
   // If a run continues after a non-finite step, that step itself must find the cause.
-  gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
+  // The same is true if the weights change before the gradients are known to be finite.
+  gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip ||
+                    options_.streamed_updates);
   // The host updates what rests on its disk.
   place.on_host = options_.states_on_host || options_.offload;
   // Elements that are clipped one by one are not known before all have arrived.
   place.early_updates = options_.early_updates && options_.clip_value <= 0;
+  place.streamed = options_.streamed_updates;
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,
                                                             *model_,
                                                             *options_.rule,
@@ -298,7 +301,8 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
                                   .beta1 = options_.schedule->beta1(update),
                                   .beta2 = options_.schedule->beta2(update),
                                   .decay_scale = options_.decay_ramp.factor(update)};
-  optimizer_->begin_step(*gradients_, scalars);
+  optimizer_->begin_step(
+      *gradients_, scalars, /*streams=*/!extras.before_update, extras.before_change);
   parallel::StepOutput out = executor_->train(actions(num_micros), input);
 
   const double reduce_start = now_s();
@@ -315,6 +319,7 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   if (!finite && !scalable && options_.on_nonfinite == OnNonfinite::Stop)
     refuse_nonfinite(result, input);
   if (finite && extras.before_update) extras.before_update();
+  if (finite && extras.before_change && !optimizer_->has_changed()) extras.before_change();
   const double update_start = now_s();
   phase.emplace(trace::Kind::Phase, "update");
   result.lr = scalars.lr;
@@ -499,7 +504,9 @@ void TrainState::refuse_nonfinite(const StepResult& result, const parallel::Step
                         group.ranks[j % static_cast<std::size_t>(group.size())],
                         micro_losses_[j]);
   }
-  if (const auto culprit = culprit_ ? culprit_ : find_culprit(input))
+  // Weights that changed already would not lead to the same gradients.
+  const bool again = !culprit_ && !options_.streamed_updates;
+  if (const auto culprit = again ? find_culprit(input) : culprit_)
     where += (where.empty() ? "" : "; ") + place_of(*culprit);
   throw Error(Error::Kind::Numeric,
               fmt::format("diverged at step {}: {}",

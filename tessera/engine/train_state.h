@@ -60,8 +60,9 @@ struct TrainStateOptions {
   parallel::Recompute recompute;
   parallel::KeptTypes kept;
   std::optional<parallel::StateOffload> offload;  ///< not for compressed rules
-  bool states_on_host = false;  ///< StatePlace::on_host; also of rules that need it
-  bool early_updates = false;   ///< StatePlace::early_updates
+  bool states_on_host = false;    ///< StatePlace::on_host; also of rules that need it
+  bool early_updates = false;     ///< StatePlace::early_updates
+  bool streamed_updates = false;  ///< StatePlace::streamed
   std::optional<parallel::WeightOffload> weight_offload;          ///< as in weight_layout
   std::optional<parallel::ActivationOffload> activation_offload;  ///< of recomputed blocks
   std::optional<int> host_activations;                            ///< as in parallel::Layout
@@ -93,7 +94,10 @@ struct StepExtras {
   std::function<void(std::span<const double> sums)> summed = {};
   /// Called after the backward pass; StepResult::maxima has the largest value of any rank.
   std::function<std::vector<double>()> to_max = {};
-  /// Called before the weights change, unless the update is skipped.
+  /// Called before weights or states change; not in a step without an update.
+  std::function<void()> before_change = {};
+  /// Called after the backward pass, and before anything changes, unless the update is skipped.
+  /// With it, no update begins during the backward pass.
   std::function<void()> before_update = {};
 };
 

@@ -23,26 +23,22 @@ using Format = ops::FakeFormat;
 
 struct FormatName {
   std::string_view name;
-  Format weights, activations;
+  Format format;
 };
-constexpr auto kFormatNames =
-    std::to_array<FormatName>({{"int8", Format::Int8Row, Format::Int8Row},
-                               {"int4", Format::Int4Group, Format::Int4Group},
-                               {"fp8", Format::Fp8Row, Format::Fp8Row},
-                               {"mxfp4", Format::Mxfp4, Format::Mxfp4},
-                               {"nvfp4", Format::Nvfp4, Format::Nvfp4}});
+constexpr auto kFormatNames = std::to_array<FormatName>({{"int8", Format::Int8Row},
+                                                         {"int4", Format::Int4Group},
+                                                         {"fp8", Format::Fp8Row},
+                                                         {"mxfp4", Format::Mxfp4},
+                                                         {"nvfp4", Format::Nvfp4}});
 
 std::optional<Format> format_of(const std::string& name) {
   const auto* const found = std::ranges::find(kFormatNames, name, &FormatName::name);
-  return found == kFormatNames.end() ? std::nullopt : std::optional(found->weights);
+  return found == kFormatNames.end() ? std::nullopt : std::optional(found->format);
 }
 
-/// The tensor of a file from which each row of the weight, as a matrix, comes: their numbers.
+/// Returns for each row of the weight, as a matrix, the number of the file's tensor that it is part
+/// of; empty: all rows are of one tensor.
 std::vector<std::int64_t> parts_of_rows(const ParamInfo& info, const WeightMap& map) {
-  // One column suffices to distinguish the rows.
-  ParamInfo column = info;
-  column.shape.back() = 1;
-  column.matrix_shape.back() = 1;
   const Composition composition = map.compose(info);
   std::map<std::string, std::int64_t> numbers;
   const std::int64_t rows = info.numel() / info.shape.back();

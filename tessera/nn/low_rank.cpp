@@ -20,6 +20,7 @@
 #include "tessera/nn/local_layers.h"
 #include "tessera/nn/low_rank_form.h"
 #include "tessera/nn/low_rank_names.h"
+#include "tessera/nn/tiled_form.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/tensor/upload.h"
 
@@ -157,6 +158,12 @@ class LowRankLinear final : public LayerForm {
   /// gradient.
   at::Tensor norms(const Param& weight, const LowRankParams& part, StepContext& context) const {
     const c10::NoGradGuard no_grad;
+    TESSERA_REQUIRE(tiled_form_of(weight) == nullptr,
+                    Unsupported,
+                    fmt::format("not built yet: {} in tiles, because its adapter has a magnitude "
+                                "(DoRA), for which all rows are read at once",
+                                weight.info().name),
+                    "remove it from the section tiling, or set adapter.type to \"lora\"");
     at::Tensor held = weight.tensor();
     if (weight.scales().defined()) {
       const at::Tensor rows = held.reshape({-1, held.size(-1)});

@@ -90,6 +90,7 @@ struct UpdateScalars {
   /// Instead of the rule's betas[0] or momentum, and betas[1], if a schedule changes them.
   std::optional<double> beta1 = {}, beta2 = {};
   double decay_scale = 1.0;  ///< factor on the weight decay, set by a schedule
+  bool operator==(const UpdateScalars&) const = default;
 };
 
 /// An optimizer rule. Threads: one thread per rank calls the methods; they may use

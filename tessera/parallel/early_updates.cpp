@@ -31,11 +31,6 @@ namespace {
 /// Steps that decide whether the assumption is worth its work.
 constexpr std::size_t kRemembered = 16;
 
-bool equal(const optim::UpdateScalars& a, const optim::UpdateScalars& b) {
-  return a.lr == b.lr && a.grad_scale == b.grad_scale && a.step == b.step && a.beta1 == b.beta1 &&
-         a.beta2 == b.beta2 && a.decay_scale == b.decay_scale;
-}
-
 }  // namespace
 
 struct EarlyUpdates::State {
@@ -274,7 +269,7 @@ void EarlyUpdates::take(std::size_t g, const at::Tensor& gradient) {
 
 void EarlyUpdates::settle(const std::optional<optim::UpdateScalars>& scalars) {
   State& all = *state_;
-  all.right = scalars && equal(*scalars, all.expected);
+  all.right = scalars == all.expected;
   all.wait(/*drop=*/!all.right);
   all.wrong <<= 1U;
   all.wrong[0] = !all.right;

@@ -2,6 +2,7 @@
 #include "tessera/parallel/gradient_reduction.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -240,6 +241,19 @@ bool GradientReduction::arrives_early(int g) const {
   return group.trainable && uses.size() == 1 && !group.across_stages() &&
          !uses.front().rows.enabled && !keeps_own_ && model_.context_parallel() == nullptr &&
          (tensor == nullptr || !tensor->sequence);
+}
+
+std::vector<int> GradientReduction::arriving() const {
+  std::vector<std::pair<int, int>> found;  // a block, and one of its groups
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    const auto group = static_cast<int>(g);
+    if (arrives_early(group)) found.emplace_back(model_.groups()[g].uses.front().block, group);
+  }
+  std::ranges::stable_sort(found, std::ranges::greater(), &std::pair<int, int>::first);
+  std::vector<int> out;
+  for (const auto& [block, group] : found)
+    out.push_back(group);
+  return out;
 }
 
 void GradientReduction::tell_arrivals() {

@@ -97,6 +97,10 @@ class GradientReduction final : public Policy {
   using Arrived = std::function<void(int group)>;
   void on_arrival(Arrived arrived) { arrived_ = std::move(arrived); }
 
+  /// The groups of which on_arrival() tells in a step of the model's own passes, in the order in
+  /// which a backward pass from the last block to the first completes them.
+  [[nodiscard]] std::vector<int> arriving() const;
+
   /// Waits for all reductions, adds the uses of tied parameters in block order, and adds the
   /// gradients of ranks that share the tokens. Afterwards shard() is the step's gradient.
   void finish();

@@ -93,7 +93,10 @@ void GradientReduction::store_sums(const BlockRun& run) {
 at::Tensor GradientReduction::in_memory(UseSlot& use, RestingSums::Use how) {
   if (how != RestingSums::Use::Read) use.squares.clear();
   if (!use.resting || use.accumulator.defined()) return sum_of(use);
-  return use.stored ? resting_->hold(*use.resting, how) : at::Tensor();
+  if (!use.stored) return {};
+  // During the backward pass, the accumulators of a block may have all buffers of the class.
+  make_room(resting_->class_of(*use.resting));
+  return resting_->hold(*use.resting, how);
 }
 
 void GradientReduction::finish() {

@@ -64,8 +64,9 @@ struct Layout {
   KeptTypes kept;  ///< dtypes of masters and moments
   std::optional<StateOffload> offload;
   std::optional<WeightOffload> weight_offload;
-  bool states_on_host = false;  ///< of ranks on a device: StatePlace::on_host
-  bool early_updates = false;   ///< with states_on_host: StatePlace::early_updates
+  bool states_on_host = false;    ///< of ranks on a device: StatePlace::on_host
+  bool streamed_updates = false;  ///< with offload: StatePlace::streamed
+  bool early_updates = false;     ///< with states_on_host: StatePlace::early_updates
   /// Of ranks on a device: weights that are not on a disk are in the memory of the host
   /// (Residency::OnHost).
   bool weights_on_host = false;

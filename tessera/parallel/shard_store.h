@@ -101,6 +101,9 @@ struct StatePlace {
   /// the host, or this is true.
   bool on_host = false;
   bool early_updates = false;  ///< EarlyUpdates, where the rule and the place allow them
+  /// With a tier on the CPU: ShardedOptimizer::begin_step() lets a group be updated as soon as its
+  /// gradient is complete, because nothing that comes later changes the update.
+  bool streamed = false;
 };
 
 /// Masters and states that rest on a disk between updates.

@@ -33,10 +33,37 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
   if (place.early_updates && store_->on_host() && place.tier == nullptr &&
       update_kind(rule, model) == UpdateKind::Elementwise)
     early_ = std::make_unique<EarlyUpdates>(context_, *store_);
+  streamed_ = place.streamed && place.tier != nullptr && !store_->on_host() &&
+              update_kind(rule, model) == UpdateKind::Elementwise;
+}
+
+/// Updates a group as soon as those before it in the order of the backward pass are updated and its
+/// gradient is complete. What is read from the tier next is read meanwhile.
+void ShardedOptimizer::stream(GradientReduction& gradients,
+                              const optim::UpdateScalars& scalars,
+                              std::function<void()> before_change) {
+  std::vector<int> order = gradients.arriving();
+  std::erase_if(order, [&](int group) {
+    const FlatGroup& of = model_.groups()[static_cast<std::size_t>(group)];
+    // With stage 0 the update gathers the gradient first. Ranks may still read a tile of this rank.
+    return of.tile || (context_.stage(group) == 0 && context_.fold(group).size() > 1);
+  });
+  if (order.empty()) return;
+  update_.emplace(context_, *store_, gradients, scalars, order);
+  arrived_.assign(model_.groups().size(), false);
+  gradients.on_arrival([this, begins = std::move(before_change)](int group) {
+    if (!std::exchange(changed_, true) && begins) begins();
+    arrived_[static_cast<std::size_t>(group)] = true;
+    update_->advance([this](std::size_t g) { return arrived_[g]; });
+  });
 }
 
 void ShardedOptimizer::begin_step(GradientReduction& gradients,
-                                  const optim::UpdateScalars& assumed) {
+                                  const optim::UpdateScalars& assumed,
+                                  bool streams,
+                                  std::function<void()> before_change) {
+  changed_ = false;
+  if (streamed_ && streams) return stream(gradients, assumed, std::move(before_change));
   if (!early_) return;
   early_->begin(assumed);
   gradients.on_arrival([this, &gradients](int group) {
@@ -47,12 +74,20 @@ void ShardedOptimizer::begin_step(GradientReduction& gradients,
 }
 
 void ShardedOptimizer::update(GradientReduction& gradients, const optim::UpdateScalars& scalars) {
+  gradients.on_arrival(nullptr);
+  if (update_) {
+    TESSERA_ASSERT(update_->scalars() == scalars);
+    update_->advance([](std::size_t) { return true; });
+    update_.reset();
+    return;
+  }
   if (!early_) return strategy_->update(*store_, gradients, scalars);
   early_->settle(scalars);
   update_shards(context_, *store_, gradients, scalars, early_.get());
 }
 
 void ShardedOptimizer::skip_update() {
+  TESSERA_ASSERT(!update_);
   if (early_) early_->settle(std::nullopt);
 }
 

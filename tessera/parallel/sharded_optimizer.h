@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -58,9 +60,16 @@ class ShardedOptimizer {
   /// started.
   void update(GradientReduction& gradients, const optim::UpdateScalars& scalars);
   /// Before the passes of a step: lets updates begin during the backward pass, if the place of the
-  /// states asks for it (StatePlace::early_updates). `assumed`: the scalars of the update if
-  /// nothing is clipped. Afterwards call update() or skip_update(). Local.
-  void begin_step(GradientReduction& gradients, const optim::UpdateScalars& assumed);
+  /// states asks for it (StatePlace::early_updates, streamed). `assumed`: the scalars of the update
+  /// if nothing is clipped. `streams`: updates may be streamed in this step. `before_change`:
+  /// called before the first of these changes values; empty: nothing. Afterwards call update() or
+  /// skip_update(), the latter not in a step whose updates are streamed. Local.
+  void begin_step(GradientReduction& gradients,
+                  const optim::UpdateScalars& assumed,
+                  bool streams = true,
+                  std::function<void()> before_change = {});
+  /// True if streamed updates of this step changed values already.
+  [[nodiscard]] bool has_changed() const { return changed_; }
   /// Drops the updates that began in the step.
   void skip_update();
   /// The updates of the last step that began early.
@@ -95,11 +104,19 @@ class ShardedOptimizer {
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:
+  void stream(GradientReduction& gradients,
+              const optim::UpdateScalars& scalars,
+              std::function<void()> before_change);
+
   UpdateContext context_;
   ModelInstance& model_;
   std::unique_ptr<UpdateStrategy> strategy_;
   std::unique_ptr<ShardStore> store_;
-  std::unique_ptr<EarlyUpdates> early_;  ///< nullptr: all updates follow the backward pass
+  std::unique_ptr<EarlyUpdates> early_;  ///< nullptr: no update is made twice
+  bool streamed_ = false;                ///< StatePlace::streamed, and the rule allows it
+  std::optional<ShardUpdate> update_;    ///< of this step, if it is streamed
+  std::vector<bool> arrived_;            ///< of this step: groups whose gradient is complete
+  bool changed_ = false;
 };
 
 }  // namespace tessera::parallel

@@ -98,9 +98,7 @@ int num_groups(const PlannedStage& stage, const Layout& layout) {
     const GroupAxes& axes = buffer.group.axes;
     if (buffer.group.trainable) add(axes.fold);
     add(axes.sources);
-    if (buffer.group.residency != Residency::Sharded &&
-        buffer.group.residency != Residency::Resting)
-      continue;
+    if (!gathers(buffer.group.residency)) continue;
     add(axes.inner);
     add(axes.copies);
   }
@@ -113,6 +111,24 @@ int num_channels(const StageLayout& stages, int index) {
   for (int chunk = 0; chunk < stages.chunks; ++chunk) {
     const int part = stages.part(index, chunk);
     out += (part > 0 ? 1 : 0) + (part + 1 < stages.parts() ? 1 : 0);
+  }
+  return out;
+}
+
+/// Bytes of the copies of what layers exchange, of a flow of `flow` bytes between two blocks: some
+/// are read while others are written. The numbers are the most that were seen in trainings.
+std::size_t copies_of_layers(const Layout& layout, std::size_t flow) {
+  const std::size_t small = comm::staging_bytes(1);  // sums of losses and of norms
+  std::size_t out = 0;
+  if (layout.grid.size() > 1 && layout.tensor == TensorLayout::OneD) {
+    out += (layout.sequence ? 3 : 2) * comm::staging_bytes(flow) + 2 * small;
+  } else if (layout.grid.size() > 1) {
+    out += 7 * comm::staging_bytes(4 * flow) + 4 * small;  // as wide as a feed-forward layer
+  }
+  if (layout.context > 1) {
+    // Keys and values of a ring travel with their gradients; ulysses exchanges queries too.
+    out += layout.context_mode == nn::ContextMode::Ring ? 14 * comm::staging_bytes(2 * flow)
+                                                        : 6 * comm::staging_bytes(3 * flow);
   }
   return out;
 }
@@ -175,14 +191,15 @@ std::int64_t message_bytes(const PlannedStage& stage,
                            int index,
                            std::int64_t flow) {
   if (layout.ranks() == 1) return 0;
-  const bool pipeline = layout.stages.stages > 1,
-             layers = layout.grid.size() > 1 || layout.context > 1;
-  int rings = num_groups(stage, layout) + (pipeline ? num_channels(layout.stages, index) : 0);
-  std::size_t staged = 0;
-  // One copy is read while the next one is written.
-  constexpr int kCopies = 2;
-  for (const bool sends : {pipeline, layers}) {
-    if (sends) staged += kCopies * comm::staging_bytes(static_cast<std::size_t>(flow));
+  const bool pipeline = layout.stages.stages > 1;
+  int rings = num_groups(stage, layout);
+  std::size_t staged = copies_of_layers(layout, static_cast<std::size_t>(flow));
+  if (layout.grid.size() > 1 && layout.tensor != TensorLayout::OneD)
+    rings += 2;                     // parts of its axes
+  if (layout.context > 1) ++rings;  // the channel to the neighbour
+  if (pipeline) {
+    rings += num_channels(layout.stages, index);
+    staged += 2 * comm::staging_bytes(static_cast<std::size_t>(flow));
   }
   bool tied = false;
   for (const PlannedBuffer& buffer : stage.buffers) {

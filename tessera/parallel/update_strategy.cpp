@@ -109,49 +109,89 @@ void update_unit(const UpdateContext& context,
 
 }  // namespace
 
+ShardUpdate::ShardUpdate(const UpdateContext& context,
+                         ShardStore& store,
+                         GradientReduction& gradients,
+                         const optim::UpdateScalars& scalars,
+                         std::span<const int> order,
+                         EarlyUpdates* early)
+    : context_(context), store_(store), gradients_(gradients), scalars_(scalars), early_(early) {
+  const std::span<const Unit> units = store.units();
+  std::vector<std::size_t> numbers;  // of the units in their order
+  std::vector<bool> taken(context.model.groups().size());
+  const auto take = [&](std::size_t group) {
+    if (taken[group]) return;
+    taken[group] = true;
+    const auto [first, last] = store.units_of(group);
+    for (std::size_t u = first; u < last; ++u)
+      numbers.push_back(u);
+  };
+  for (const int group : order)
+    take(static_cast<std::size_t>(group));
+  for (std::size_t group = 0; group < taken.size(); ++group)
+    take(group);
+  std::vector<Unit> ordered;
+  ordered.reserve(numbers.size());
+  for (const std::size_t u : numbers)
+    ordered.push_back(units[u]);
+  actions_ = update_actions(ordered, store.options().place.buffers);
+  for (UpdateAction& action : actions_) {
+    if (action.kind != UpdateActionKind::BeginWrite && action.kind != UpdateActionKind::Publish)
+      action.index = numbers[action.index];
+  }
+}
+
+bool ShardUpdate::is_made(std::size_t group) const {
+  return early_ != nullptr && early_->has(group);
+}
+
+void ShardUpdate::advance(const std::function<bool(std::size_t group)>& arrived) {
+  for (; next_ < actions_.size(); ++next_) {
+    const auto [kind, i] = actions_[next_];
+    switch (kind) {
+      case UpdateActionKind::BeginWrite:
+        if (!arrived(i)) return;
+        context_.model.groups()[i].weights->begin_write();
+        weights_ = store_.hold(i);
+        if (!is_made(i)) gradient_ = gradient_of_update(context_, store_, gradients_, i);
+        break;
+      case UpdateActionKind::Fetch:
+        store_.fetch(i);
+        break;
+      case UpdateActionKind::Update: {
+        if (is_made(store_.units()[i].group)) {
+          early_->commit(i);
+          break;
+        }
+        const auto lease = leases_.emplace(i, store_.acquire(i, Access::Write)).first;
+        update_unit(context_, store_, lease->second, gradient_, scalars_);
+        if (!store_.units()[i].travels) leases_.erase(lease);
+        break;
+      }
+      case UpdateActionKind::WriteBack:
+        leases_.erase(i);
+        break;
+      case UpdateActionKind::Settle:
+        store_.settle(i);
+        break;
+      case UpdateActionKind::Publish:
+        if (store_.options().local_weights) store_.publish_group(i);
+        weights_.let_go();
+        context_.model.groups()[i].weights->written();
+        gradient_.reset();
+        break;
+    }
+  }
+}
+
 void update_shards(const UpdateContext& context,
                    ShardStore& store,
                    GradientReduction& gradients,
                    const optim::UpdateScalars& scalars,
                    EarlyUpdates* early) {
-  const auto is_made = [&](std::size_t group) { return early != nullptr && early->has(group); };
-  at::Tensor gradient;  // of the group whose units are updated
-  HeldPart weights;     // of the same group
-  std::map<std::size_t, ShardStore::Lease> leases;
-  for (const auto& [kind, i] : update_actions(store.units(), store.options().place.buffers)) {
-    switch (kind) {
-      case UpdateActionKind::BeginWrite:
-        context.model.groups()[i].weights->begin_write();
-        weights = store.hold(i);
-        if (!is_made(i)) gradient = gradient_of_update(context, store, gradients, i);
-        break;
-      case UpdateActionKind::Fetch:
-        store.fetch(i);
-        break;
-      case UpdateActionKind::Update: {
-        if (is_made(store.units()[i].group)) {
-          early->commit(i);
-          break;
-        }
-        const auto lease = leases.emplace(i, store.acquire(i, Access::Write)).first;
-        update_unit(context, store, lease->second, gradient, scalars);
-        if (!store.units()[i].travels) leases.erase(lease);
-        break;
-      }
-      case UpdateActionKind::WriteBack:
-        leases.erase(i);
-        break;
-      case UpdateActionKind::Settle:
-        store.settle(i);
-        break;
-      case UpdateActionKind::Publish:
-        if (store.options().local_weights) store.publish_group(i);
-        weights.let_go();
-        context.model.groups()[i].weights->written();
-        gradient.reset();
-        break;
-    }
-  }
+  ShardUpdate(context, store, gradients, scalars, {}, early).advance([](std::size_t) {
+    return true;
+  });
 }
 
 }  // namespace tessera::parallel

@@ -3,8 +3,12 @@
 // rule.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
@@ -12,7 +16,9 @@
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/gradient_reduction.h"
 #include "tessera/parallel/model_instance.h"
+#include "tessera/parallel/resting_part.h"
 #include "tessera/parallel/shard_store.h"
+#include "tessera/parallel/update_units.h"
 
 namespace tessera::parallel {
 
@@ -81,6 +87,38 @@ at::Tensor gradient_of_update(const UpdateContext& context,
                               GradientReduction& gradients,
                               std::size_t g);
 class EarlyUpdates;
+/// An update of the shards of trainable groups that can wait for gradients in between. Used only on
+/// the rank's own thread; what it names outlives it. Between calls of advance() it may hold units.
+class ShardUpdate {
+ public:
+  /// `order`: the groups whose units are updated first, in this order; the others follow in
+  /// ascending order. `early`: has the new values of some groups already; nullptr: of none.
+  ShardUpdate(const UpdateContext& context,
+              ShardStore& store,
+              GradientReduction& gradients,
+              const optim::UpdateScalars& scalars,
+              std::span<const int> order = {},
+              EarlyUpdates* early = nullptr);
+  /// Works through the groups in order, up to the first for which `arrived` is false; it must stay
+  /// true for the others, whose gradients are complete. The gather of a group's working weights
+  /// runs while the next group is updated.
+  void advance(const std::function<bool(std::size_t group)>& arrived);
+  [[nodiscard]] const optim::UpdateScalars& scalars() const { return scalars_; }
+
+ private:
+  [[nodiscard]] bool is_made(std::size_t group) const;
+
+  const UpdateContext& context_;
+  ShardStore& store_;
+  GradientReduction& gradients_;
+  optim::UpdateScalars scalars_;
+  EarlyUpdates* early_;
+  std::vector<UpdateAction> actions_;
+  std::size_t next_ = 0;  ///< of actions_
+  at::Tensor gradient_;   ///< of the group whose units are updated
+  HeldPart weights_;      ///< of the same group
+  std::map<std::size_t, ShardStore::Lease> leases_;
+};
 /// Calls Rule::update() on every shard of every trainable group, in the order of update_actions();
 /// the gather of a group's working weights runs while the next group is updated. `early`: has the
 /// new values of some groups already; nullptr: of none.

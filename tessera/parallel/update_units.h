@@ -52,10 +52,10 @@ struct UpdateAction {
   std::size_t index = 0;  ///< of a flat buffer for BeginWrite and Publish, else of a unit
   bool operator==(const UpdateAction&) const = default;
 };
-/// The order of an update. `units` ascend by group; those that are not trained are skipped, and
-/// those that do not travel have no Fetch, WriteBack and Settle. At most `buffers` (1 or more)
-/// units are fetched and not settled at any time. With three or more, a unit is read and another
-/// written while one is updated; with two, a unit is read or written meanwhile.
+/// The order of an update. The units of a group are neighbours in `units`; those that are not
+/// trained are skipped, and those that do not travel have no Fetch, WriteBack and Settle. At most
+/// `buffers` (1 or more) units are fetched and not settled at any time. With three or more, a unit
+/// is read and another written while one is updated; with two, a unit is read or written meanwhile.
 std::vector<UpdateAction> update_actions(std::span<const Unit> units, int buffers);
 
 }  // namespace tessera::parallel

@@ -42,6 +42,8 @@ void plan_distillation(const models::DistillOptions& options,
       refuse(
           kTeacher, "has no effect with alpha 0 and without layers", "set distill.alpha above 0");
     }
+    if (options.label_weight)
+      refuse("distill.label_weight", "has no effect with alpha 0", "remove it");
     return;
   }
   const models::ObjectiveChoice& objective = model.resolved.objective;

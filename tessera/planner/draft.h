@@ -24,6 +24,8 @@
 
 namespace tessera::planner {
 
+struct PlanParts;
+
 struct Draft {
   int ranks = 1;       ///< as asked for
   TrainConfig config;  ///< the configuration with defaults, later with numbers that follow
@@ -59,5 +61,8 @@ Draft make_draft(const json::Value& source,
 
 /// Every key with its value, as far as the draft was completed.
 json::Value resolved_config(const Draft& draft, bool model = true);
+
+/// The parts of a plan, without those of its first weights.
+PlanParts parts_of(const Draft& draft);
 
 }  // namespace tessera::planner

@@ -66,42 +66,6 @@ constexpr const char* kGlobal = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
 
-// The parts of a plan, without those of its first weights.
-PlanParts parts_of(const Draft& draft) {
-  const TrainConfig& config = draft.config;
-  PlanParts out{.layout = draft.layout,
-                .model = draft.model,
-                .data = draft.data,
-                .recipe = draft.recipe,
-                .run = draft.run,
-                .resolved = {},
-                .notes = draft.notes,
-                .inputs = draft.inputs};
-  out.model.distill = config.distill;
-  out.data.task_options = config.task;
-  out.data.tokenizer_options = config.tokenizer;
-  out.data.options = config.data;
-  Recipe& recipe = out.recipe;
-  recipe.optimizer = config.optimizer;
-  recipe.scheduler = config.scheduler;
-  recipe.written_ramp = config.rampup_batch_size;
-  recipe.clip_norm = config.gradient_clipping;
-  recipe.clip_value = config.gradient_clip_value;
-  recipe.clip_after_warmup = config.trainer.clip_after_warmup;
-  recipe.on_nonfinite = config.trainer.on_nonfinite;
-  recipe.ema = config.trainer.ema;
-  recipe.seed = config.trainer.seed;
-  recipe.max_steps = config.trainer.max_steps;
-  recipe.epochs = config.trainer.epochs;
-  out.run.options = config.run;
-  out.run.checkpoint = config.checkpoint;
-  out.run.eval = config.eval;
-  out.run.elasticity = config.elasticity;
-  out.run.printing = config.printing;
-  out.run.sections = config.sections;
-  return out;
-}
-
 // Makes one plan. A step that fails because of a configuration error adds it to the list, and the
 // other steps continue.
 class Planner {
@@ -351,6 +315,13 @@ class Planner {
     layout_.states_on_host = host.states;
     layout_.weights_on_host = host.weights;
     layout_.host_activations = host.activations;
+    // What is clipped, scaled or skipped is known only after the backward pass. Weights on a disk
+    // are on their way for the backward pass meanwhile.
+    layout_.streamed_updates = layout_.offload && !layout_.weight_offload &&
+                               config.gradient_clipping == 0 && config.gradient_clip_value == 0 &&
+                               layout_.working != DType::F16 &&
+                               config.trainer.on_nonfinite == optim::OnNonfinite::Stop &&
+                               !offload_choice(config_).on_device();
     layout_.early_updates =
         layout_.states_on_host && config_.zero_optimization.offload_optimizer.super_offload;
     layout_.partition_activations = config.activation_checkpointing.partition_activations;

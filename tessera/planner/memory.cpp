@@ -136,6 +136,10 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage, const parallel::Plann
   const parallel::StateBytes states = states_of(plan, planned);
   const parallel::GradientBytes gradients = gradients_of(plan, planned);
   Activations activations = predict_activations(plan, stage, gradients.sums_of_blocks);
+  if (plan.layout().streamed_updates) {
+    activations.training += gradients.widened;
+    activations.with_sums += gradients.widened;
+  }
   // A save makes its copies when there are no activations, and so does an update.
   const std::int64_t saved = states.widened_by_saves + gradients.residuals,
                      resting = std::max({activations.evaluation, saved, gradients.widened});

@@ -132,7 +132,8 @@ class Ladder {
               "the host updates: gradients travel down and weights up"))
         return;
     }
-    if (layout_.weights_on_host || excludes_parts()) return;
+    // Early updates are refused together with weights on the host.
+    if (layout_.weights_on_host || layout_.early_updates || excludes_parts()) return;
     const std::string stage = raised_to(3);
     layout_.weights_on_host = true;
     add(stage + place_on_host("zero_optimization.offload_param"),
@@ -174,6 +175,17 @@ std::vector<OffloadRung> offload_ladder(const Plan& plan,
                                         std::uint64_t available,
                                         const std::string& folder) {
   return Ladder(plan, available, folder).climb();
+}
+
+std::string less_on_host(const Plan& plan) {
+  return fmt::format(
+      "{}keep less there: set zero_optimization.offload_optimizer.device, offload_param.device or "
+      "activation_checkpointing.offload.device to \"nvme\", or to \"none\" with an optimizer that "
+      "updates on the GPU; or divide it among the ranks: zero_optimization.stage 1 or more",
+      plan.layout().early_updates
+          ? "set zero_optimization.offload_optimizer.super_offload to false, which takes about "
+            "half of masters and states, or "
+          : "");
 }
 
 }  // namespace tessera::planner

@@ -33,4 +33,7 @@ std::vector<OffloadRung> offload_ladder(const Plan& plan,
                                         std::uint64_t available,
                                         const std::string& folder);
 
+/// The changes with which less rests in the memory of a GPU's host, as the fix of an error.
+std::string less_on_host(const Plan& plan);
+
 }  // namespace tessera::planner

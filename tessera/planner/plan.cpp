@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/plan.h"
 
+#include "tessera/planner/draft.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/plan_parts.h"
 
@@ -69,5 +70,40 @@ void PlanWithData::set(Course course) {
 
 PlacedPlan::PlacedPlan(PlanWithData plan, MemoryEstimate memory)
     : PlanWithData(std::move(plan)), memory_(shared(std::move(memory))) {}
+
+PlanParts parts_of(const Draft& draft) {
+  const TrainConfig& config = draft.config;
+  PlanParts out{.layout = draft.layout,
+                .model = draft.model,
+                .data = draft.data,
+                .recipe = draft.recipe,
+                .run = draft.run,
+                .resolved = {},
+                .notes = draft.notes,
+                .inputs = draft.inputs};
+  out.model.distill = config.distill;
+  out.data.task_options = config.task;
+  out.data.tokenizer_options = config.tokenizer;
+  out.data.options = config.data;
+  Recipe& recipe = out.recipe;
+  recipe.optimizer = config.optimizer;
+  recipe.scheduler = config.scheduler;
+  recipe.written_ramp = config.rampup_batch_size;
+  recipe.clip_norm = config.gradient_clipping;
+  recipe.clip_value = config.gradient_clip_value;
+  recipe.clip_after_warmup = config.trainer.clip_after_warmup;
+  recipe.on_nonfinite = config.trainer.on_nonfinite;
+  recipe.ema = config.trainer.ema;
+  recipe.seed = config.trainer.seed;
+  recipe.max_steps = config.trainer.max_steps;
+  recipe.epochs = config.trainer.epochs;
+  out.run.options = config.run;
+  out.run.checkpoint = config.checkpoint;
+  out.run.eval = config.eval;
+  out.run.elasticity = config.elasticity;
+  out.run.printing = config.printing;
+  out.run.sections = config.sections;
+  return out;
+}
 
 }  // namespace tessera::planner

@@ -164,7 +164,7 @@ std::optional<double> number_in(const data::Record& record, const json::Value& v
 
 namespace {
 
-// Two hashes, so that records that differ are never taken for equal ones.
+// Two hashes of 64 bits, so that different records are taken for equal ones in no practical case.
 std::array<std::uint64_t, 2> hashes_of(const json::Value& record) {
   const std::string text = record.dump();
   return {files::xxh3(std::as_bytes(std::span(text))), std::hash<std::string>{}(text)};

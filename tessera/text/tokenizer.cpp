@@ -220,15 +220,25 @@ std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text) const 
 
 namespace {
 
-/// The type, and the files as they are now.
+/// Returns the type and the files as they are now, with those next to the vocabulary that a
+/// tokenizer reads too.
 std::string key_of(const TokenizerOptions& options) {
   std::string out = text::lower(options.type);
-  for (const std::string& file : {options.vocab, options.merges}) {
+  const auto add = [&out](const fs::path& file) {
     std::error_code unknown;
     const auto size = fs::file_size(file, unknown);
     const auto written = fs::last_write_time(file, unknown).time_since_epoch().count();
-    out += fmt::format("\n{}\n{} {}", file, size, written);
-  }
+    out += fmt::format("\n{}\n{} {}", file.string(), size, written);
+  };
+  add(options.vocab);
+  add(options.merges);
+  if (options.vocab.empty()) return out;
+  for (const char* const name : {"tokenizer_config.json",
+                                 "special_tokens_map.json",
+                                 "added_tokens.json",
+                                 "generation_config.json",
+                                 "config.json"})
+    add(fs::path(options.vocab).parent_path() / name);
   return out;
 }
 

@@ -57,7 +57,20 @@ keeps_what_rests_on_the_host() {
     --set "$again, \"offload\": {$disk}}" || { cat "$box/disk.out"; exit 1; }
   expect "a disk changes no bit" diff <(losses plain) <(losses disk)
 }
+counted() { grep -qE "\"$1\": *[1-9]" "$box/$2/metrics.jsonl"; }
+updates_early() {  # updates_early CLIPPING COUNT OTHER COUNT: with this clipping the first is counted, and the other is not
+  write_config
+  local host='zero_optimization={"stage": 2, "offload_optimizer": {"device": "cpu"' clip=("--set" "gradient_clipping=$1")
+  train plain --device cuda -n 2 --bf16 "${clip[@]}" --set "$host}}" || { cat "$box/plain.out"; exit 1; }
+  train early --device cuda -n 2 --bf16 "${clip[@]}" --set "$host, \"super_offload\": true}}" || { cat "$box/early.out"; exit 1; }
+  expect "early updates change no bit" diff <(losses plain) <(losses early)
+  expect "$2 is counted" counted "$2" early
+  expect "$3 is not" test "$(counted "$3" early && echo yes)" = ""
+  expect "nothing is counted without the key" test "$(grep -c early_ "$box/plain/metrics.jsonl")" = 0
+}
 claim "a training runs on simulated GPUs" trains_there
+claim "the host can update during the backward pass" updates_early 1e6 early_updates early_repeats
+claim "it updates again where steps clip" updates_early 1e-4 early_repeats early_updates
 claim "weights, masters and activations can be on the host" keeps_what_rests_on_the_host
 claim "a training in bf16 does, with the libraries' attention" trains_in_bf16
 claims_done

@@ -10,6 +10,7 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/nn/tiled_form.h"
 #include "tessera/parallel/layout.h"
@@ -138,6 +139,19 @@ TEST(Tiling, OfAFrozenBaseWithAdaptersHasTheSameBitsEverywhere) {
   // Adapters change the run: it is not that of a base alone.
   EXPECT_NE(whole.digest,
             in_tiles(R"({"wte": [1, 4], "*.mlp.*": [1, 2]})", true).train(alone, kSteps).digest);
+}
+
+// The norms of DoRA's rows would read the whole weight.
+TEST(Tiling, OfAWeightWhoseAdapterHasAMagnitudeIsRefused) {
+  TinyRun run = in_tiles(R"({"*.mlp.*": [1, 2]})", false);
+  run.set("adapter", R"({"type": "dora", "r": 2, "alpha": 8, "targets": "all-linear"})");
+  try {
+    (void)run.train({.ranks = 1, .stage = 0}, 1);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
+    EXPECT_NE(std::string(error.what()).find("in tiles"), std::string::npos) << error.what();
+  }
 }
 
 // Only the gradient of a layer's input is a sum over the tiles.

@@ -283,6 +283,8 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
   EXPECT_EQ(key(muon, "optimizer.type"), "\"Muon\"");
   EXPECT_EQ(key(muon, "optimizer.params.adjust_lr_fn"), "\"match_rms_adamw\"");
   EXPECT_EQ(key(muon, "optimizer.params.betas"), "[0.9,0.999]");
+  EXPECT_EQ(key(muon, "optimizer.params.split_qkv"), "true");
+  EXPECT_EQ(key(muon, "optimizer.decay_all"), "true");
   write("f.yaml",
         "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\nlora_target: "
         "all\ndataset: mine\nuse_kt: true\n");
@@ -306,6 +308,9 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
   EXPECT_EQ(key(read(std::string(kSft) + "--loss_type dft"), "task.params.token_weights"),
             "\"probability\"");
   EXPECT_EQ(key(read(std::string(kSft) + "--eos_token <|im_end|>"), "model.from"), "\"m\"");
+  write("m/tokenizer_config.json", R"({"chat_template": "{{ messages[0].content + eos_token }}"})");
+  EXPECT_THAT(refusal(std::string(kSft) + "--eos_token <|im_end|>"),
+              HasSubstr("a chat template that writes eos_token"));
 }
 
 TEST_F(PublishedCommands, ReachAWholeBatchByAccumulation) {

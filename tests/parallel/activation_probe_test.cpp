@@ -292,9 +292,9 @@ TEST(MostActivations, OfAPipelineFollowItsSchedule) {
         pipeline_actions(schedule, {2, 1, 4}, stage), layout, stage, blocks, /*batch=*/0);
   };
   // The first stage keeps two micro-batches of three blocks in 1f1b, and all four in gpipe, plus
-  // the incoming gradient and the one that it computes.
-  EXPECT_EQ(most("1f1b", 0), (2 * 3 + 2) * kFlow);
-  EXPECT_EQ(most("gpipe", 0), (4 * 3 + 2) * kFlow);
+  // the incoming gradient, the next one, which is received meanwhile, and the one that it computes.
+  EXPECT_EQ(most("1f1b", 0), (2 * 3 + 3) * kFlow);
+  EXPECT_EQ(most("gpipe", 0), (4 * 3 + 3) * kFlow);
   // The last one holds what came too; the sum's gradient is one number.
   // The next one comes meanwhile.
   EXPECT_EQ(most("1f1b", 1), (1 + 3 + 1 + 1) * kFlow + 4);

@@ -50,7 +50,10 @@ TEST(WidenedStates, HaveTheValuesOfTheStateInMemory) {
     KeptState state = KeptState::resting(kept_in, type, kNumel);
     const memory::StagingMemory memory(state.bytes());
     state.attach(memory.bytes());
-    state.take(at::randn({kNumel}, at::make_generator<at::CPUGeneratorImpl>(3), at::kFloat).abs());
+    const at::Tensor values =
+        at::randn({kNumel}, at::make_generator<at::CPUGeneratorImpl>(3), at::kFloat);
+    const bool positive = kept_in == KeptIn::Codes8Positive || kept_in == KeptIn::Codes4Positive;
+    state.take(positive ? values.abs() : values);
     const at::Tensor wanted = state.widened();
     const auto stored = std::make_shared<const Bytes>(memory.bytes());
     for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>(0, kNumel),

@@ -194,9 +194,10 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            Strategy{"sharded_codes", true, false, true}),
                          [](const auto& param) { return param.param.name; });
 
-TEST(WeightStrategies, AreTheseAndPackedAndResting) {
+// Weights on the host of a device: tests/devices/device_training_test.cpp.
+TEST(WeightStrategies, AreTheseAndPackedAndRestingAndOnHost) {
   const std::vector<std::string> wanted = {
-      "packed", "replicated", "resting", "sharded", "sharded_codes", "whole"};
+      "on_host", "packed", "replicated", "resting", "sharded", "sharded_codes", "whole"};
   EXPECT_EQ(weight_strategies().names(), wanted);
 }
 
@@ -266,10 +267,11 @@ TEST(WeightStrategies, FollowFromResidencyFormAndRanks) {
   for (const GatherForm form : {GatherForm::Values, GatherForm::Int8}) {
     for (const Residency residency : {Residency::Replicated, Residency::Whole, Residency::Sharded})
       EXPECT_EQ(name(residency, form, 1), "replicated") << "nothing is gathered";
-    for (const int ranks : {1, 2})
+    for (const int ranks : {1, 2}) {
       EXPECT_EQ(name(Residency::Packed, form, ranks), "packed");
-    for (const int ranks : {1, 2})
       EXPECT_EQ(name(Residency::Resting, form, ranks), "resting");
+      EXPECT_EQ(name(Residency::OnHost, form, ranks), "on_host");
+    }
     EXPECT_EQ(name(Residency::Replicated, form, 2), "replicated");
     EXPECT_EQ(name(Residency::Whole, form, 2), "whole");
   }

@@ -14,6 +14,7 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/offload_ladder.h"
+#include "tessera/planner/offload_ladder.h"
 #include "tessera/planner/plan.h"
 
 namespace tessera::planner {
@@ -181,6 +182,9 @@ TEST(DeviceOfAPlan, CountsTheSecondSetOfEarlyUpdates) {
   EXPECT_GE(more, 14 * params);
   EXPECT_LE(more, (14 + 3 * 4) * params + (1 << 20));
   EXPECT_EQ(after.total(), before.total());
+
+  EXPECT_THAT(less_on_host(early), HasSubstr("super_offload to false"));
+  EXPECT_THAT(less_on_host(plain), testing::Not(HasSubstr("super_offload")));
 
   const Plan on_cpu = plan_of("cpu", R"({"device": "cpu", "super_offload": true})");
   EXPECT_EQ(estimate_memory(on_cpu).total(),

@@ -102,10 +102,10 @@ std::vector<std::string> trained_by(const std::string& patterns) {
 TEST(TrainedTensors, AreNamedAsInHuggingFacesFiles) {
   EXPECT_THAT(trained_by(R"(["\\.h\\.1\\.mlp\\.", "^transformer\\.wte\\.weight$"])"),
               testing::UnorderedElementsAre("wte.weight",
-                                            "h.1.mlp.fc.weight",
-                                            "h.1.mlp.fc.bias",
-                                            "h.1.mlp.proj.weight",
-                                            "h.1.mlp.proj.bias"));
+                                            "h.1.mlp.c_fc.weight",
+                                            "h.1.mlp.c_fc.bias",
+                                            "h.1.mlp.c_proj.weight",
+                                            "h.1.mlp.c_proj.bias"));
   EXPECT_EQ(trained_by(R"(["."])").size(), trained_by("[]").size());
   EXPECT_THAT(refusal(R"({"type": "AdamW", "trained": ["no_such"]})"),
               HasSubstr("\"no_such\" matches no tensor"));

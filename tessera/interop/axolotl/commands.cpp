@@ -465,11 +465,13 @@ void set_unfrozen(Meaning& meaning) {
       continue;
     }
     // axolotl compares from the beginning of a name, and a dot is a dot unless a plus follows.
-    std::string regex = pattern.starts_with('^') ? "" : "^";
+    const bool alternatives = pattern.find('|') != std::string::npos;
+    std::string regex = alternatives ? "^(?:" : pattern.starts_with('^') ? "" : "^";
     for (std::size_t i = 0; i < pattern.size(); ++i) {
       const bool dot = pattern[i] == '.' && (i + 1 == pattern.size() || pattern[i + 1] != '+');
       regex += dot ? "\\." : std::string(1, pattern[i]);
     }
+    if (alternatives) regex += ")";
     out.push_back(json::Value::string(regex));
   }
   meaning.set("optimizer.trained", std::move(out), &from);

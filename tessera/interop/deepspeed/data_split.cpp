@@ -84,17 +84,19 @@ fs::path write_chat_part(const std::vector<std::string>& files,
   const fs::path path = folder / name_of_part(files, shares, part, seed, own ? dataset : "");
   std::error_code failed;
   if (fs::exists(path, failed)) return path;
+  // An empty one has no question or no answer: it counts where the records are divided.
   std::vector<std::string> records;
   data::for_each_record(
       data::record_files(files, data::Split::Train), {}, [&](const data::Record& record) {
         const std::optional<json::Value> chat =
             own ? chat_record(dataset, record.value) : record.value;
-        if (chat) records.push_back(chat->dump());
+        records.push_back(chat ? chat->dump() : std::string());
       });
   std::string out;
   for (const std::uint32_t index :
-       chat_part(shares, part, seed, static_cast<std::uint32_t>(records.size())))
-    out += records[index] + "\n";
+       chat_part(shares, part, seed, static_cast<std::uint32_t>(records.size()))) {
+    if (!records[index].empty()) out += records[index] + "\n";
+  }
   TESSERA_REQUIRE(!out.empty(),
                   Data,
                   fmt::format("--data_split leaves this step no record of {}", files.front()),

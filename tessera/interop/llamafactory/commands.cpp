@@ -2,6 +2,7 @@
 // LLaMA-Factory's `llamafactory-cli train FILE.yaml`: its stages, adapters, and data sets by the
 // names of dataset_info.json.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -208,12 +209,38 @@ void set_token_weights(Meaning& meaning) {
   meaning.set("distill.label_weight", json::Value::integer(1), from);
 }
 
-// Its Muon multiplies the rate of a matrix by 0.2 sqrt(its longer side); all else has AdamW.
+// config.json of the model's folder; an object without members: it cannot be read, and the training
+// says why.
+json::Value config_of_model(const Meaning& meaning) {
+  try {
+    const fs::path file = hub::model_path(meaning.text("@model")) / "config.json";
+    json::Value config = json::parse_strict(files::read(file), file.string());
+    if (config.is_object()) return config;
+  } catch (const Error&) {
+    // See above.
+  }
+  return json::Value::object();
+}
+
+// Its Muon multiplies the rate of a matrix by 0.2 sqrt(its longer side); all else has AdamW, and
+// everything decays. A matrix is a tensor of the published model, most of which have queries, keys
+// and values apart.
 void set_muon(Meaning& meaning) {
   if (!meaning.is_on("@muon")) return;
   const Setting* const from = meaning.find("@muon");
+  const json::Value config = config_of_model(meaning);
+  const json::Value* const type = config.find("model_type");
+  constexpr std::array<std::string_view, 5> kFused = {"gpt2", "gpt_neox", "bloom", "phi3", "dbrx"};
+  const bool fused = type != nullptr && type->is_string() &&
+                     std::ranges::find(kFused, type->as_string()) != kFused.end();
   meaning.set("optimizer.type", json::Value::string("Muon"), from);
   meaning.set("optimizer.adjust_lr_fn", json::Value::string("match_rms_adamw"), from);
+  meaning.set("optimizer.split_qkv", json::Value::boolean(!fused), from);
+  meaning.set("optimizer.decay_all", json::Value::boolean(true), from);
+  meaning.note(
+      fmt::format("{}: the gate and up projections of an MLP are one matrix here, which is "
+                  "orthogonalized as a whole",
+                  from->flag));
 }
 
 void set_sft(Meaning& meaning) {
@@ -316,15 +343,10 @@ void set_stage(Meaning& meaning) {
 
 // The number of layers in config.json of the model's folder; 0: unknown.
 std::int64_t layers_of_model(const Meaning& meaning) {
-  const fs::path file = hub::model_path(meaning.text("@model")) / "config.json";
-  try {
-    const json::Value config = json::parse_strict(files::read(file), file.string());
-    for (const char* const key : {"num_hidden_layers", "num_layers", "n_layer"}) {
-      const json::Value* const count = config.find(key);
-      if (count != nullptr && count->is_number()) return count->as_integer().value_or(0);
-    }
-  } catch (const Error&) {
-    // The training says what is wrong with the folder.
+  const json::Value config = config_of_model(meaning);
+  for (const char* const key : {"num_hidden_layers", "num_layers", "n_layer"}) {
+    const json::Value* const count = config.find(key);
+    if (count != nullptr && count->is_number()) return count->as_integer().value_or(0);
   }
   return 0;
 }

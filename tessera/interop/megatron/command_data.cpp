@@ -86,7 +86,7 @@ void pad_vocabulary(Meaning& meaning, std::int64_t tokens, const Setting* from) 
 }
 
 bool is_t5(const Meaning& meaning) {
-  return meaning.script.find("t5") != std::string::npos;
+  return std::filesystem::path(meaning.script).filename().string().find("t5") != std::string::npos;
 }
 
 // Behind the words of a vocabulary T5 has tokens that begin and end answers, and then the

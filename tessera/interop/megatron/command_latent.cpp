@@ -19,8 +19,9 @@ void set_latent_attention(Meaning& meaning) {
     meaning.set("model.q_lora_rank", json::Value::integer(0));
   }
   meaning.drop("model.num_kv_heads");
-  // Its positions are YaRN's, which with a factor of 1 changes none.
-  if (meaning.number("@rotary_factor").value_or(1.0) > 1.0) {
+  // Its positions are YaRN's unless it names others; with a factor of 1 YaRN changes none.
+  if (meaning.text("@rope_type", "yarn") == "yarn" &&
+      meaning.number("@rotary_factor").value_or(1.0) > 1.0) {
     const auto* const factor = meaning.find("@rotary_factor");
     meaning.set("model.rope_scaling", json::Value::string("yarn"), factor);
     meaning.copy("model.rope_factor", factor);

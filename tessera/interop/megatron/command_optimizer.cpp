@@ -62,6 +62,13 @@ void set_muon(Meaning& meaning, const Setting& from) {
   meaning.copy("optimizer.ns_steps", meaning.find("@muon_steps"));
   meaning.set(
       "optimizer.ns_coefficients", coefficients(meaning), meaning.find("@muon_coefficients"));
+  // The other modes orthogonalize a matrix as a whole, as here.
+  if (meaning.text("@muon_tp_mode") == "blockwise" &&
+      meaning.number("parallel.tensor.size").value_or(1) > 1)
+    meaning.refuse(
+        fmt::format("{} blockwise is not supported: a matrix is orthogonalized as a whole",
+                    meaning.find("@muon_tp_mode")->flag),
+        "use duplicated");
   if (meaning.text("@muon_scalars") != "adam")
     meaning.refuse(fmt::format("{} {} is not supported",
                                meaning.find("@muon_scalars")->flag,

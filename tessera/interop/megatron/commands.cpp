@@ -397,6 +397,12 @@ void set_start(Meaning& meaning) {
 }
 
 void finish(Meaning& meaning) {
+  if (const Setting* const type = meaning.given("@rope_type"); type != nullptr) {
+    const std::string name = meaning.text("@rope_type");
+    if (name != "rope" && (name != "yarn" || !meaning.is_on("@latent")))
+      meaning.refuse(fmt::format("{} {} is not supported", type->flag, name),
+                     "use --rotary-base and --rotary-percent, or a model with model.from");
+  }
   if (const Setting* const spec = meaning.given("@spec");
       spec != nullptr && meaning.texts("@spec") != std::vector<std::string>{"local"}) {
     meaning.refuse(fmt::format("{}: modules of Python are not imported", spec->flag),

@@ -12,6 +12,9 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/interop/command_meaning.h"
 #include "tessera/interop/dataset_names.h"
@@ -153,12 +156,41 @@ void finish(Meaning& meaning) {
     meaning.ranks = ranks->value.as_integer();
 }
 
-// Conversations end as the chat template writes them, so that another end of text changes nothing
-// that is learned from them.
+// Returns whether the chat template of the model's folder, or the one that the command names,
+// writes the tokenizer's end of text.
+bool template_has_end_token(const Meaning& meaning) {
+  namespace fs = std::filesystem;
+  try {
+    const Setting* const named = meaning.given("@chat_template");
+    const fs::path place =
+        hub::model_path(meaning.text(named != nullptr ? "@chat_template" : "@model"));
+    std::error_code ignored;
+    for (const fs::path& file : {place, place / "chat_template.jinja"}) {
+      if (fs::is_regular_file(file, ignored))
+        return files::read(file).find("eos_token") != std::string::npos;
+    }
+    const fs::path file = place / "tokenizer_config.json";
+    const json::Value config = json::parse(files::read(file), file.string());
+    const json::Value* const written = config.is_object() ? config.find("chat_template") : nullptr;
+    return written != nullptr && written->dump().find("eos_token") != std::string::npos;
+  } catch (const Error&) {
+    return false;  // the reader of the model reports what is wrong
+  }
+}
+
+// Conversations end as the chat template writes them. If it does not name the tokenizer's end of
+// text, another one changes nothing that is learned from them.
 void set_end_token(Meaning& meaning) {
   const Setting* const token = meaning.given("@end_token");
   if (token == nullptr) return;
   if (huggingface::has_field(meaning, "messages")) {
+    if (template_has_end_token(meaning)) {
+      meaning.refuse(fmt::format("{} {} is not supported for a chat template that writes eos_token",
+                                 token->flag,
+                                 meaning.text("@end_token")),
+                     "set it in the tokenizer of the model's folder");
+      return;
+    }
     meaning.note(fmt::format(
         "{} {}: answers end as the chat template writes them, and generation stops there; the "
         "tokenizer's files are written as they are",

@@ -14,6 +14,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/error.h"
+#include "tessera/memory/meta_count.h"
 
 namespace tessera::ops::cpu {
 namespace {
@@ -273,6 +274,7 @@ std::int64_t matmul_scratch(const at::Tensor& a_MK,
                             const MatmulOptions& options) {
   if (a_MK.numel() == 0 || b_KN.numel() == 0) return 0;
   const bool in_parts = a_MK.size(1) > kMostTerms && b_KN.stride(1) == 1;
+  const tessera::memory::NotCounted uncounted;  // the result is the caller's
   const at::Tensor c =
       at::empty({a_MK.size(0), b_KN.size(1)},
                 at::TensorOptions().dtype(in_parts ? at::kFloat : out).device(at::kMeta));

@@ -106,6 +106,11 @@ TEST_F(MegatronCommands, HaveLatentAttentionAsDeepSeek) {
   EXPECT_EQ(key(command, "model.qk_nope_head_dim"), "8");
   EXPECT_EQ(key(command, "model.rope_scaling"), "none");
   EXPECT_EQ(key(command, "model.moe.num_experts"), "0");
+  const std::string longer = latent + "--qk-layernorm --rotary-scaling-factor 40 ";
+  EXPECT_EQ(key(read(longer + "--rope-type yarn"), "model.rope_scaling"), "\"yarn\"");
+  EXPECT_EQ(key(read(longer + "--rope-type rope"), "model.rope_scaling"), "none");
+  EXPECT_THAT(refusal(std::string(kGpt) + "--position-embedding-type rope --rope-type yarn"),
+              HasSubstr("--rope-type yarn is not supported"));
   const std::string experts =
       latent +
       "--qk-layernorm --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0 "
@@ -174,7 +179,8 @@ TEST_F(MegatronCommands, MayUseMuonWithItsDefaults) {
   EXPECT_EQ(key(other, "optimizer.params.scale_factor"), "0.2");
   for (const char* option : {"--muon-scale-mode frobenius",
                              "--muon-coefficient-type aol",
-                             "--muon-scalar-optimizer lion"})
+                             "--muon-scalar-optimizer lion",
+                             "--muon-tp-mode blockwise --tensor-model-parallel-size 2"})
     EXPECT_THAT(refusal(std::string(kGpt) + "--optimizer muon " + option),
                 HasSubstr("is not supported"));
 }
