@@ -14,7 +14,6 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_plan.h"
 #include "tessera/planner/offload_ladder.h"
-#include "tessera/planner/offload_ladder.h"
 #include "tessera/planner/plan.h"
 
 namespace tessera::planner {
