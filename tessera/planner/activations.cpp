@@ -22,7 +22,7 @@ namespace {
 
 // Margin for small tensors of a step and for the deviation of the probe; a prediction should never
 // be below the need.
-constexpr double kMargin = 1.02;
+constexpr double kMargin = 1.03;
 
 std::int64_t with_margin(std::int64_t bytes) {
   return static_cast<std::int64_t>(kMargin * static_cast<double>(bytes));

@@ -377,7 +377,10 @@ TEST(SignMemory, IsWhatIsPromisedAndPlanned) {
     constexpr double kLargest = 4.0 * 128 * 128;
     const double on_the_way = elements * 3 / 8 + (stage == 0 ? 0 : 8 * kLargest);
     const auto planned = static_cast<double>(planner::estimate_memory(run.plan(layout)).optimizer);
-    EXPECT_NEAR(planned, expected + on_the_way, kShareOfRest * expected);
+    EXPECT_GE(planned, expected + on_the_way - kShareOfRest * expected);
+    // The plan is that of the rank with the most elements, and the end of the last part is padding.
+    const double uneven = stage == 0 ? 0 : 0.02;
+    EXPECT_LE(planned, expected + on_the_way + (kShareOfRest + uneven) * expected);
   }
 }
 
