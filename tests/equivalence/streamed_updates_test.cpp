@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "support/train_runs.h"
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
 
@@ -84,6 +86,11 @@ TEST(StreamedUpdates, ChangeNoBitAlsoResumedInEitherDirection) {
         {"activation_checkpointing.enabled", "true"}}},
       {"1f1b", stages(R"({"size": 2, "schedule": "1f1b"})"), "2", false, {bf16}},
       {"zero-bubble", stages(R"({"size": 2, "schedule": "zb-h1"})"), "3", true, {}},
+      {"interleaved",
+       stages(R"({"size": 2, "schedule": "interleaved", "chunks": 2})"),
+       "2",
+       false,
+       {{"model.num_layers", "4"}}},
       {"tensor parallelism",
        {.ranks = 2, .accumulation = 1, .stage = 1, .tensor = 2},
        "3",
@@ -117,6 +124,37 @@ TEST(StreamedUpdates, ChangeNoBitAlsoResumedInEitherDirection) {
     }
   }
   EXPECT_TRUE(std::filesystem::is_empty(disk.path())) << "a file remains on the disk";
+}
+
+// Histograms show weights before their update together with whole gradients.
+TEST(StreamedUpdates, WaitInStepsWithHistograms) {
+  const files::TempDir disk;
+  const TinyRun memory = in_memory({{"tensorboard", R"({"enabled": true, "histograms": 2})"}});
+  const Layout layout{.ranks = 2, .accumulation = 1, .stage = 2};
+  const Trace whole = memory.train(layout, kSteps),
+              other = on_disk(memory, disk, "3", true).train(layout, kSteps);
+  expect_same_bits(whole, other);
+  ASSERT_EQ(std::ssize(other.early), kSteps);
+  for (std::size_t i = 0; i < other.early.size(); ++i)
+    EXPECT_EQ(other.early[i].committed > 0, i % 2 == 0) << i;
+}
+
+// The weights have changed when the norm is known, so that the step cannot be made again.
+TEST(StreamedUpdates, NameTheGradientThatIsNotFinite) {
+  const files::TempDir disk;
+  const Layout layout{.ranks = 2, .accumulation = 2, .stage = 1};
+  const auto refusal_of = [&](const TinyRun& run) -> std::string {
+    try {
+      (void)run.train(layout, kSteps);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const TinyRun memory = in_memory({{"optimizer.params.lr", "1e30"}});
+  const std::string why = refusal_of(memory);
+  EXPECT_THAT(why, testing::HasSubstr("diverged at step"));
+  EXPECT_EQ(refusal_of(on_disk(memory, disk, "3", false)), why);
 }
 
 TEST(StreamedUpdates, AreNotMadeWhereLaterNumbersChangeTheUpdate) {
