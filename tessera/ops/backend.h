@@ -41,7 +41,7 @@ struct NormArgs {
   // Destinations.
   const at::Tensor &y_NC, &mean_N, &rstd_N;
   const at::Tensor& sum_NC;  ///< x + dropout(branch), if there is a branch
-  /// Of the branch, whose first dim is then that of the samples; nullptr: it is not dropped.
+  /// The dropout of the branch, whose first dim is that of the samples; nullptr: none.
   const DropoutKey* key = nullptr;
 };
 /// The backward of a layer norm, or of an RMS norm if `mean_N` is undefined.

@@ -63,7 +63,7 @@ class EarlyUpdates {
   /// otherwise.
   void forget();
 
-  /// Of the last step.
+  /// The counts of the last step.
   [[nodiscard]] const EarlyCounts& counts() const;
 
  private:

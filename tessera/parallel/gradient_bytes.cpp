@@ -49,8 +49,8 @@ class OnDisk {
  public:
   explicit OnDisk(const Layout& layout) : layout_(layout) {}
 
-  /// Whether the sums of a buffer's uses, of `bytes` each, rest there; `local`: ranks sum gradients
-  /// of their own.
+  /// Returns whether the sums of a buffer's uses, of `bytes` each, rest there. `local`: ranks sum
+  /// gradients of their own.
   bool take(const PlannedBuffer& buffer, std::int64_t bytes, bool local) {
     if (!layout_.offload || !layout_.offload->gradients || local) return false;
     if (!sum_rests(bytes, layout_.disk.block_bytes)) return false;

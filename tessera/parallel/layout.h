@@ -67,7 +67,7 @@ struct Layout {
   bool states_on_host = false;    ///< of ranks on a device: StatePlace::on_host
   bool streamed_updates = false;  ///< with offload: StatePlace::streamed
   bool early_updates = false;     ///< with states_on_host: StatePlace::early_updates
-  /// Of ranks on a device: weights that are not on a disk are in the memory of the host
+  /// True if ranks are on a device, and weights that are not on a disk in the memory of its host
   /// (Residency::OnHost).
   bool weights_on_host = false;
   memory::TierOptions disk;  ///< of all that rests on a disk, without the folder

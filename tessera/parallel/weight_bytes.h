@@ -13,7 +13,7 @@ namespace tessera::parallel {
 
 struct WeightBytes {
   std::int64_t resting = 0;  ///< while nothing is gathered
-  /// Of parts in the host's memory, of ranks on a device; `resting` does not count them.
+  /// Parts in the memory of a device's host, which `resting` does not count.
   std::int64_t on_host = 0;
   std::int64_t disk = 0;      ///< of parts that rest there, in whole blocks
   std::int64_t buffers = 0;   ///< of `resting`, the buffers of these parts

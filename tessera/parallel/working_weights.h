@@ -98,7 +98,7 @@ struct WeightPlace {
   DType dtype = DType::F32;
   PackingOptions packing = {};  ///< for weights in fewer bits
   RestingPlace resting = {};    ///< for weights that rest in a tier
-  /// Of a rank on a device: copies from the host to the device.
+  /// The copies from the host to the device of a rank; nullptr on the CPU.
   std::shared_ptr<Uploads> uploads = nullptr;
 };
 

@@ -34,7 +34,7 @@ class HostWeights final : public ComingWeights {
     own_ = at::zeros({place.layout.shard_numel()}, at::dtype(to_torch(dtype_)).pinned_memory(true));
   }
 
-  /// Of the device; weight_bytes() counts those of the host.
+  /// The bytes of the device are none; weight_bytes() counts those of the host.
   static std::int64_t bytes(const WeightSizes& /*sizes*/) { return 0; }
 
   void wait() override {

@@ -236,7 +236,7 @@ TEST_F(MegatronCommands, OfDeepSpeedChatSetTheDropoutThatAModelHas) {
   EXPECT_THAT(gpt2.notes, testing::Contains(HasSubstr("--actor_dropout has no effect")));
 }
 
-// Of two data sets whose fields DeepSpeed-Chat knows by their names.
+// DeepSpeed-Chat knows the fields of these two data sets by their names.
 TEST_F(MegatronCommands, OfDeepSpeedChatReadDataSetsWithFieldsOfTheirOwn) {
   write("wangrui6/Zhihu-KOL/train.jsonl", R"({"INSTRUCTION": "why", "RESPONSE": "so"})");
   write("mkqa-Japanese/train.jsonl",
