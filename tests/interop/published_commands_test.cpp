@@ -243,6 +243,13 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
             "64"},
            {"qat:\n  weight_dtype: float8\n  activation_dtype: fp8\n", "qat.weights", "\"fp8\""},
            {"qat:\n  weight_dtype: mxfp4\n", "qat.activations", "\"mxfp4\""},
+           {"qat:\n  weight_dtype: fp8\n  activation_dtype: fp8\n", "qat.activations", "\"fp8\""},
+           {"qat:\n  weight_dtype: nvfp4\n  activation_dtype: nvfp4\n",
+            "qat.activations",
+            "\"none\""},
+           {"qat:\n  weight_dtype: nvfp4\n  activation_dtype: fp8\n",
+            "qat.activations",
+            "\"none\""},
            {"qat:\n  weight_dtype: nvfp4\n  fake_quant_after_n_steps: 7\n",
             "qat.after_steps",
             "7"}}) {
@@ -260,6 +267,10 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("trains some rows of a tensor"));
   full("qat:\n  weight_dtype: int4\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("rounds weights twice"));
+  for (const char* inputs : {"", "  activation_dtype: int8\n"}) {
+    full(std::string("qat:\n  weight_dtype: fp8\n") + inputs);
+    EXPECT_THAT(refusal(kAxolotl), HasSubstr("fp8 weights with activation_dtype")) << inputs;
+  }
   full("qat:\n  weight_dtype: int8\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("weight_dtype int8 is not supported"));
 
