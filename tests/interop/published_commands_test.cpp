@@ -307,6 +307,19 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
         "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: freeze\ndataset: "
         "mine\nfreeze_trainable_layers: 2\nuse_llama_pro: true\n");
   EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "optimizer.trained"), R"(["\\.(3|7)\\."])");
+  const std::string expanded =
+      "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\ndataset: "
+      "mine\nfreeze_trainable_layers: 2\nuse_llama_pro: true\n";
+  write("f.yaml", expanded);
+  const ForeignCommand everything = read("llamafactory-cli train f.yaml");
+  EXPECT_EQ(key(everything, "adapter.layers"), "[3,7]");
+  EXPECT_EQ(key(everything, "adapter.targets"), "none");  // all linear layers
+  write("f.yaml", expanded + "use_kt: true\nlora_target: q_proj\n");
+  EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "adapter.layers"), "[3,7]");
+  write("f.yaml", expanded + "use_kt: true\n");
+  EXPECT_THAT(refusal("llamafactory-cli train f.yaml"),
+              HasSubstr("with use_kt and lora_target all"));
+
   write("f.yaml",
         "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: freeze\ndataset: "
         "mine\nfreeze_trainable_modules: mlp\nfreeze_extra_modules: norm\n");
