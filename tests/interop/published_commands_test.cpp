@@ -261,6 +261,14 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
         "drop_system_message: true\nsequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\n"
         "learning_rate: 0.0002\n");
   EXPECT_EQ(key(read(kAxolotl), "task.params.drop_system"), "true");
+  write("a/train.jsonl", R"({"instruction": "a", "output": "b", "system": "c"})");
+  write("x.yml",
+        "base_model: m\ndatasets:\n  - path: a/train.jsonl\n    type: alpaca\n    "
+        "drop_system_message: true\nsequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\n"
+        "learning_rate: 0.0002\n");
+  const ForeignCommand alpaca = read(kAxolotl);
+  EXPECT_EQ(key(alpaca, "task.params.drop_system"), "none");
+  EXPECT_THAT(alpaca.notes, testing::Contains(HasSubstr("drop_system_message has no effect")));
   axolotl("unfrozen_parameters:\n  - ^lm_head.*\n");
   EXPECT_EQ(key(read(kAxolotl), "optimizer.trained"), "none");
   full("unfrozen_parameters:\n  - ^model.embed_tokens.weight$[:32000]\n");
