@@ -129,7 +129,8 @@ struct Adam8bitOptions : AdamOptions {
     AdamOptions::describe(f);
     f.field("min_8bit_size",
             min_8bit_size,
-            {.text = "Parameters with fewer elements keep their moments in fp32.",
+            {.text = "Parameters with fewer elements keep their moments in the type of the run's "
+                     "optimizer states (fp32, or bf16 with bf16_optimizer_states).",
              .unit = "elements",
              .min = 1});
   }
@@ -197,7 +198,8 @@ struct Adam4bitOptions : AdamOptions {
     AdamOptions::describe(f);
     f.field("min_4bit_size",
             min_4bit_size,
-            {.text = "Parameters with fewer elements keep their moments in fp32, and so do those "
+            {.text = "Parameters with fewer elements keep their moments in the type of the run's "
+                     "optimizer states (fp32, or bf16 with bf16_optimizer_states), and so do those "
                      "whose number of elements is no multiple of 128.",
              .unit = "elements",
              .min = 1});

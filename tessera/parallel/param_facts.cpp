@@ -4,13 +4,14 @@
 namespace tessera::parallel {
 namespace {
 
-/// Sets the parts of fused projections to the heads of attention: [parts, heads, channels, embed],
-/// or, by heads of keys and values, [kv_heads, queries of a group + 2, channels, embed].
+/// Sets the parts of fused queries, keys and values: [3, heads, channels, embed], or, by heads of
+/// keys and values, [kv_heads, queries of a group + 2, channels, embed]. The keys and values of
+/// cross-attention, [2, heads, channels, embed], are one matrix, as in Megatron-LM.
 void set_parts(const ParamInfo& info, optim::ParamFacts& facts) {
   const Shape& shape = info.shape;
   if (shape.size() != 4 || info.axes.size() != 4) return;
-  if (info.axes[0] == LogicalAxis::None && info.axes[1] == LogicalAxis::Heads) {
-    facts.row_parts.assign(static_cast<std::size_t>(shape[0]), shape[1] * shape[2]);
+  if (info.axes[0] == LogicalAxis::None && info.axes[1] == LogicalAxis::Heads && shape[0] == 3) {
+    facts.row_parts.assign(3, shape[1] * shape[2]);
   } else if (info.axes[0] == LogicalAxis::KvHeads) {
     facts.row_groups = shape[0];
     facts.row_parts = {(shape[1] - 2) * shape[2], shape[2], shape[2]};

@@ -176,6 +176,15 @@ std::int64_t fused_bytes(const planner::Plan& plan, std::int64_t sharers) {
   return all * width_of(plan) / sharers;
 }
 
+/// Sinkhorn's scaling depends on all tokens of a micro-batch, and other passes than training choose
+/// the best experts: ratios of probabilities would differ from 1 before any update.
+bool routes_by_sinkhorn(const json::Value& description) {
+  const json::Value* at = description.find("moe");
+  for (const char* key : {"router", "choice"})
+    at = at != nullptr && at->is_object() ? at->find(key) : nullptr;
+  return at != nullptr && at->is_string() && at->as_string() == "sinkhorn";
+}
+
 void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) {
   const auto refuse = [](const std::string& what, const std::string& fix) {
     throw Error(Error::Kind::Unsupported, "not built yet: the task rl with " + what, fix);
@@ -188,6 +197,12 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   if (plan.model().freezing.any()) {
     refuse("parameters that are frozen in a part of the training",
            "freeze for the whole training: optimizer.groups with \"frozen\": true");
+  }
+  if (routes_by_sinkhorn(plan.model().resolved.description)) {
+    refuse(
+        "model.moe.router.choice sinkhorn, because a rollout cannot choose experts as training "
+        "does",
+        "train the model with router.choice best");
   }
   if (!data.sources.is_null()) refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();

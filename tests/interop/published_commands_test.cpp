@@ -243,6 +243,13 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
             "64"},
            {"qat:\n  weight_dtype: float8\n  activation_dtype: fp8\n", "qat.weights", "\"fp8\""},
            {"qat:\n  weight_dtype: mxfp4\n", "qat.activations", "\"mxfp4\""},
+           {"qat:\n  weight_dtype: fp8\n  activation_dtype: fp8\n", "qat.activations", "\"fp8\""},
+           {"qat:\n  weight_dtype: nvfp4\n  activation_dtype: nvfp4\n",
+            "qat.activations",
+            "\"none\""},
+           {"qat:\n  weight_dtype: nvfp4\n  activation_dtype: fp8\n",
+            "qat.activations",
+            "\"none\""},
            {"qat:\n  weight_dtype: nvfp4\n  fake_quant_after_n_steps: 7\n",
             "qat.after_steps",
             "7"}}) {
@@ -254,12 +261,24 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
         "drop_system_message: true\nsequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\n"
         "learning_rate: 0.0002\n");
   EXPECT_EQ(key(read(kAxolotl), "task.params.drop_system"), "true");
+  write("a/train.jsonl", R"({"instruction": "a", "output": "b", "system": "c"})");
+  write("x.yml",
+        "base_model: m\ndatasets:\n  - path: a/train.jsonl\n    type: alpaca\n    "
+        "drop_system_message: true\nsequence_len: 64\nmicro_batch_size: 1\nnum_epochs: 1\n"
+        "learning_rate: 0.0002\n");
+  const ForeignCommand alpaca = read(kAxolotl);
+  EXPECT_EQ(key(alpaca, "task.params.drop_system"), "none");
+  EXPECT_THAT(alpaca.notes, testing::Contains(HasSubstr("drop_system_message has no effect")));
   axolotl("unfrozen_parameters:\n  - ^lm_head.*\n");
   EXPECT_EQ(key(read(kAxolotl), "optimizer.trained"), "none");
   full("unfrozen_parameters:\n  - ^model.embed_tokens.weight$[:32000]\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("trains some rows of a tensor"));
   full("qat:\n  weight_dtype: int4\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("rounds weights twice"));
+  for (const char* inputs : {"", "  activation_dtype: int8\n"}) {
+    full(std::string("qat:\n  weight_dtype: fp8\n") + inputs);
+    EXPECT_THAT(refusal(kAxolotl), HasSubstr("fp8 weights with activation_dtype")) << inputs;
+  }
   full("qat:\n  weight_dtype: int8\n");
   EXPECT_THAT(refusal(kAxolotl), HasSubstr("weight_dtype int8 is not supported"));
 
@@ -296,6 +315,19 @@ TEST_F(PublishedCommands, TrainAsAxolotlAndLlamaFactoryDo) {
         "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: freeze\ndataset: "
         "mine\nfreeze_trainable_layers: 2\nuse_llama_pro: true\n");
   EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "optimizer.trained"), R"(["\\.(3|7)\\."])");
+  const std::string expanded =
+      "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\ndataset: "
+      "mine\nfreeze_trainable_layers: 2\nuse_llama_pro: true\n";
+  write("f.yaml", expanded);
+  const ForeignCommand everything = read("llamafactory-cli train f.yaml");
+  EXPECT_EQ(key(everything, "adapter.layers"), "[3,7]");
+  EXPECT_EQ(key(everything, "adapter.targets"), "none");  // all linear layers
+  write("f.yaml", expanded + "use_kt: true\nlora_target: q_proj\n");
+  EXPECT_EQ(key(read("llamafactory-cli train f.yaml"), "adapter.layers"), "[3,7]");
+  write("f.yaml", expanded + "use_kt: true\n");
+  EXPECT_THAT(refusal("llamafactory-cli train f.yaml"),
+              HasSubstr("with use_kt and lora_target all"));
+
   write("f.yaml",
         "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: freeze\ndataset: "
         "mine\nfreeze_trainable_modules: mlp\nfreeze_extra_modules: norm\n");

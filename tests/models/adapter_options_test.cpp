@@ -60,6 +60,12 @@ TEST(AdapterRules, LayersAreCountedByTheNumberBehindTheirList) {
       options_with(R"(["c_attn"])", R"(, "layers": 1, "layers_pattern": ["blocks"])");
   EXPECT_FALSE(meant(named, "transformer.h.1.attn.c_attn"));
   EXPECT_TRUE(meant(named, "transformer.blocks.1.h.0.c_attn"));
+  for (const char* all : {R"("all-linear")", R"(["all-linear"])", "null"}) {
+    const AdapterOptions linear = options_with(all, R"(, "layers": [3, 7])");
+    EXPECT_TRUE(meant(linear, "model.layers.3.mlp.up_proj")) << all;
+    EXPECT_FALSE(meant(linear, "model.layers.4.mlp.up_proj")) << all;
+    EXPECT_FALSE(meant(linear, "model.layers.7.norm", false)) << all;
+  }
 }
 
 TEST(AdapterRules, TheFirstPatternThatFitsGivesTheRank) {

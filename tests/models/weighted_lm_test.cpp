@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The objective that weighs the cross-entropy of each token: loss and gradient.
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -98,6 +99,25 @@ TEST(WeightedLm, WeighsTokensByTheirProbabilityOrTheEntropyOfTheLikeliest) {
           difference(grad, torch::autograd::grad({expected}, {weights.at(name)}, {}, true).front()),
           kGradientTolerance)  // of the table through both of its uses
           << name;
+  }
+}
+
+TEST(WeightedLm, ReportsThePlainCrossEntropyInAnEvaluation) {
+  const Trunk trunk = look_up_trunk();
+  const at::Tensor ids_BT = (at::arange(35, at::kLong) * 7).remainder(kVocabulary).view({5, 7});
+  const nn::Batch batch = test::make_batch(ids_BT, ids_BT.roll(1, 1));
+  const auto losses = [&](const char* objective, const char* options) {
+    ModelRunner runner(with_objective(trunk, objective, json::parse(options, "options.json")));
+    runner.initialize(1);
+    nn::StepContext context(nn::Mode::Eval, 1);
+    const double evaluated = runner.infer(batch, context).terms.at(0).sum.item<double>();
+    return std::pair(evaluated, runner.train(batch));
+  };
+  const auto [plain, plain_trained] = losses("causal_lm", "{}");
+  for (const char* options : {R"({"weights": "probability"})", R"({"weights": "entropy"})"}) {
+    const auto [evaluated, trained] = losses("weighted_lm", options);
+    EXPECT_NEAR(evaluated, plain, kLossTolerance * plain) << options;
+    EXPECT_GT(std::abs(trained - plain_trained), 0.01 * plain_trained) << options;
   }
 }
 

@@ -92,6 +92,9 @@ TEST(FourBitMoments, AreOfParametersThatFillTheirBlocks) {
   EXPECT_EQ(kept(4095, 0), optim::KeptIn::Type);
   EXPECT_EQ(kept(4096 + 64, 0), optim::KeptIn::Type);
   EXPECT_EQ(kept_bytes(optim::KeptIn::Codes4, DType::F32, 4096), 2048 + 4 * 32);
+  // Other parameters have the type of the run's states.
+  EXPECT_EQ(kept_bytes(optim::KeptIn::Type, DType::F32, 4095), 4 * 4095);
+  EXPECT_EQ(kept_bytes(optim::KeptIn::Type, DType::BF16, 4095), 2 * 4095);
 }
 
 }  // namespace

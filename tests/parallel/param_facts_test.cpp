@@ -3,6 +3,7 @@
 // The facts about a parameter that optimizer rules receive.
 #include "tessera/parallel/param_facts.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace tessera::parallel {
@@ -42,6 +43,33 @@ TEST(ParamFacts, CountRowsAndColumnsOfTheMatrixShape) {
   EXPECT_FALSE(bias.matrix);
   EXPECT_EQ(bias.rows, 1);
   EXPECT_EQ(bias.columns, 24);
+}
+
+// Only queries, keys and values that one matrix has together are parts of it.
+TEST(ParamFacts, NameTheRowsOfFusedQueriesKeysAndValues) {
+  using testing::ElementsAre;
+  using testing::IsEmpty;
+  constexpr LogicalAxis kNone = LogicalAxis::None, kHeads = LogicalAxis::Heads,
+                        kEmbed = LogicalAxis::Embed;
+  const auto facts = [](Shape shape, std::vector<LogicalAxis> axes, Role role = Role::Matrix) {
+    ParamInfo projection = info(shape, role, {shape[0] * shape[1] * shape[2], shape[3]});
+    projection.axes = std::move(axes);
+    return facts_of(projection);
+  };
+  const optim::ParamFacts equal = facts({3, 2, 4, 8}, {kNone, kHeads, kNone, kEmbed});
+  EXPECT_EQ(equal.row_groups, 1);
+  EXPECT_THAT(equal.row_parts, ElementsAre(8, 8, 8));
+
+  // Two groups, each with six heads of queries and one of keys and one of values.
+  const optim::ParamFacts grouped =
+      facts({2, 8, 4, 16}, {LogicalAxis::KvHeads, kNone, kNone, kEmbed});
+  EXPECT_EQ(grouped.row_groups, 2);
+  EXPECT_THAT(grouped.row_parts, ElementsAre(24, 4, 4));
+  EXPECT_EQ(grouped.rows, 64);
+
+  // Keys and values of cross-attention; gate and up of an MLP.
+  EXPECT_THAT(facts({2, 2, 4, 8}, {kNone, kHeads, kNone, kEmbed}).row_parts, IsEmpty());
+  EXPECT_THAT(facts({2, 6, 4, 8}, {kNone, LogicalAxis::Ffn, kNone, kEmbed}).row_parts, IsEmpty());
 }
 
 TEST(ParamFacts, OfAStackedParameterAreThoseOfOneMatrix) {

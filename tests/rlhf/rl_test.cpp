@@ -364,6 +364,14 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
               HasSubstr("share stages"));
   EXPECT_THAT(refusal(run, {.ranks = 4, .accumulation = 4, .tensor = 4, .mode = "2d"}),
               HasSubstr("mode"));
+  const auto routed = [&](const char* choice) {
+    return refusal(TinyRun(run).set("model.moe",
+                                    std::string(R"({"num_experts": 4, "top_k": 1, "losses":
+                                     {"balance": 0}, "router": {"choice": ")") +
+                                        choice + "\"}}"));
+  };
+  EXPECT_EQ(routed("best"), "");
+  EXPECT_THAT(routed("sinkhorn"), HasSubstr("router.choice sinkhorn"));
   for (const char* more : {R"("samples": 2, "kl": {"coefficient": 0.1})",
                            R"("samples": 2, "parity": "exact")",
                            R"("samples": 2, "top_k": 3)",

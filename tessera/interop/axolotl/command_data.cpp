@@ -161,6 +161,11 @@ Source source_of(Meaning& meaning, const json::Value& entry, const std::string& 
   }
   const json::Value* const drops = entry.find("drop_system_message");
   out.drop_system = drops != nullptr && drops->is_bool() && drops->as_bool();
+  if (out.drop_system && out.format != "messages" && out.format != "sharegpt") {
+    meaning.note(fmt::format(
+        "{}: drop_system_message has no effect: axolotl reads it for type chat_template", place));
+    out.drop_system = false;
+  }
   check_members(meaning, entry, "axolotl/dataset");
   check_messages(meaning, entry, place);
   for (const auto& [name, plain, ours] :

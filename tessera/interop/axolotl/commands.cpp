@@ -417,8 +417,24 @@ void set_qat(Meaning& meaning) {
         "use activation_dtype int8, or weight_dtype fp8");
     return;
   }
+  if (weights == "fp8" && activations != "fp8") {
+    meaning.refuse(
+        fmt::format("{}: fp8 weights with activation_dtype {} are an error of axolotl's too",
+                    from.flag,
+                    activations),
+        "use activation_dtype fp8");
+    return;
+  }
   // MX formats round both operands.
   if (weights == "mxfp4") activations = "mxfp4";
+  // axolotl builds torchao's configuration of weights alone, whatever the inputs shall be.
+  if (weights == "nvfp4" && activations != "none") {
+    meaning.note(fmt::format(
+        "{}: activation_dtype {} has no effect, because axolotl rounds nvfp4 weights alone",
+        from.flag,
+        activations));
+    activations = "none";
+  }
   if (word("quantize_embedding", "false") == "true")
     meaning.refuse(fmt::format("{}: quantize_embedding is not supported", from.flag), "remove it");
   meaning.set("qat.weights", json::Value::string(weights), &from);

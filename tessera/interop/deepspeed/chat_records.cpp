@@ -51,6 +51,17 @@ bool has_own_fields(std::string_view dataset) {
   return find(dataset) != nullptr;
 }
 
+bool has_train_split_alone(std::string_view dataset) {
+  constexpr auto kNames =
+      std::to_array<std::string_view>({"Dahoas/synthetic-instruct-gptj-pairwise",
+                                       "openai/webgpt_comparisons",
+                                       "wangrui6/Zhihu-KOL",
+                                       "Hello-SimpleAI/HC3-Chinese",
+                                       "mkqa-Chinese",
+                                       "mkqa-Japanese"});
+  return std::ranges::find(kNames, dataset) != kNames.end();
+}
+
 std::optional<json::Value> chat_record(std::string_view dataset, const json::Value& record) {
   const OwnFields* const fields = find(dataset);
   if (fields == nullptr) return std::nullopt;

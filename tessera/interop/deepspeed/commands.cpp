@@ -76,12 +76,23 @@ std::vector<std::string> files_of(Meaning& meaning,
           how_to_fetch_dataset(name.as_string()));
       continue;
     }
-    std::vector<std::string> files = split_files(*found, split);
+    const bool evaluated = std::string_view(split) == "test";
+    const bool one = !shares.empty() && has_train_split_alone(name.as_string());
+    std::vector<std::string> files = split_files(*found, one ? "train" : split);
     if (files.empty()) continue;
     const bool whole = shares.empty() || shares[part] == shares[0] + shares[1] + shares[2];
-    if (!whole || (!shares.empty() && has_own_fields(name.as_string()))) {
+    if (!whole || one || (!shares.empty() && has_own_fields(name.as_string()))) {
       const auto seed = static_cast<std::uint32_t>(meaning.number("trainer.seed").value_or(1234));
-      files = {write_chat_part(files, shares, part, seed, name.as_string()).string()};
+      const std::filesystem::path path = write_chat_part(files,
+                                                         shares,
+                                                         part,
+                                                         seed,
+                                                         name.as_string(),
+                                                         !one        ? ChatRecords::All
+                                                         : evaluated ? ChatRecords::Evaluation
+                                                                     : ChatRecords::Training);
+      if (path.empty()) continue;
+      files = {path.string()};
     }
     out.insert(out.end(), files.begin(), files.end());
   }
@@ -98,9 +109,10 @@ void set_data(Meaning& meaning, std::size_t part) {
     const std::vector<std::string> files = files_of(meaning, copy, "train", {}, 0);
     train.insert(train.end(), files.begin(), files.end());
   }
-  const std::vector<std::string> test = files_of(meaning, names, "test", shares, part);
   if (!train.empty()) meaning.set("data.train", as_paths(train), &names);
-  if (!test.empty() && part != 2) {
+  if (part == 2) return;
+  const std::vector<std::string> test = files_of(meaning, names, "test", shares, part);
+  if (!test.empty()) {
     meaning.set("data.validation", as_paths(test), &names);
     meaning.set("eval.every", json::Value::string("epoch"));
   }

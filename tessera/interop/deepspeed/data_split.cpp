@@ -37,8 +37,10 @@ std::string name_of_part(const std::vector<std::string>& files,
                          const std::vector<double>& shares,
                          std::size_t part,
                          std::uint32_t seed,
-                         const std::string& dataset) {
+                         const std::string& dataset,
+                         ChatRecords which) {
   std::string key = fmt::format("{} {}{}", part, seed, dataset);
+  if (which != ChatRecords::All) key += fmt::format(" {} of 9,1", static_cast<int>(which));
   for (const double share : shares)
     key += fmt::format(" {}", share);
   for (const std::string& file : files) {
@@ -74,14 +76,30 @@ std::vector<std::uint32_t> chat_part(const std::vector<double>& shares,
   return {order.begin() + begin, order.begin() + end};
 }
 
+std::vector<std::uint32_t> chat_part(ChatRecords records,
+                                     const std::vector<double>& shares,
+                                     std::size_t part,
+                                     std::uint32_t seed,
+                                     std::uint32_t size) {
+  if (records == ChatRecords::All) return chat_part(shares, part, seed, size);
+  const std::vector<std::uint32_t> divided =
+      chat_part({9, 1}, records == ChatRecords::Training ? 0 : 1, seed, size);
+  std::vector<std::uint32_t> out =
+      chat_part(shares, part, seed, static_cast<std::uint32_t>(divided.size()));
+  for (std::uint32_t& index : out)
+    index = divided[index];
+  return out;
+}
+
 fs::path write_chat_part(const std::vector<std::string>& files,
                          const std::vector<double>& shares,
                          std::size_t part,
                          std::uint32_t seed,
-                         const std::string& dataset) {
+                         const std::string& dataset,
+                         ChatRecords which) {
   const fs::path folder = files::cache_dir() / "parts";
   const bool own = has_own_fields(dataset);
-  const fs::path path = folder / name_of_part(files, shares, part, seed, own ? dataset : "");
+  const fs::path path = folder / name_of_part(files, shares, part, seed, own ? dataset : "", which);
   std::error_code failed;
   if (fs::exists(path, failed)) return path;
   // An empty one has no question or no answer: it counts where the records are divided.
@@ -94,9 +112,10 @@ fs::path write_chat_part(const std::vector<std::string>& files,
       });
   std::string out;
   for (const std::uint32_t index :
-       chat_part(shares, part, seed, static_cast<std::uint32_t>(records.size()))) {
+       chat_part(which, shares, part, seed, static_cast<std::uint32_t>(records.size()))) {
     if (!records[index].empty()) out += records[index] + "\n";
   }
+  if (out.empty() && which == ChatRecords::Evaluation) return {};
   TESSERA_REQUIRE(!out.empty(),
                   Data,
                   fmt::format("--data_split leaves this step no record of {}", files.front()),

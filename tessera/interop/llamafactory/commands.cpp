@@ -421,7 +421,12 @@ void set_weights(Meaning& meaning) {
     if (meaning.is_on("@kt") && meaning.text("@lora_targets") == "all")
       meaning.set(
           "adapter.targets", json::Value::string(".*_proj(_with_mqa)?"), meaning.given("@kt"));
-    if (meaning.is_on("@llama_pro")) {
+    if (meaning.is_on("@llama_pro") && meaning.value("adapter.targets") != nullptr &&
+        meaning.value("adapter.targets")->is_string()) {
+      meaning.refuse(fmt::format("{} with use_kt and lora_target all is not supported",
+                                 meaning.given("@llama_pro")->flag),
+                     "name the layers in lora_target, such as q_proj,v_proj");
+    } else if (meaning.is_on("@llama_pro")) {
       json::Value layers = json::Value::array();
       for (const std::int64_t layer : trained_layers(meaning))
         layers.push_back(json::Value::integer(layer));

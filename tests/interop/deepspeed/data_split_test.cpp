@@ -25,6 +25,18 @@ TEST(ChatPart, IsThatOfDeepSpeedChat) {
   EXPECT_EQ(std::accumulate(large.begin(), large.end(), std::uint64_t{0}) % 1000003, 540991U);
 }
 
+// Answers of numpy 2, divided as DeepSpeed-Chat divides data sets that have a split "train" alone.
+TEST(ChatPart, OfOneSplitDividesNineTenthsAndATenth) {
+  using enum ChatRecords;
+  EXPECT_THAT(chat_part(Training, {2, 4, 4}, 0, 1234, 43), ElementsAre(10, 15, 17, 14, 39, 5, 3));
+  EXPECT_THAT(chat_part(Training, {2, 4, 4}, 1, 1234, 43),
+              ElementsAre(0, 20, 6, 8, 21, 42, 1, 25, 37, 35, 9, 41, 11, 30, 27, 34));
+  EXPECT_THAT(chat_part(Evaluation, {2, 4, 4}, 0, 1234, 43), ElementsAre());
+  EXPECT_THAT(chat_part(Evaluation, {2, 4, 4}, 1, 1234, 43), ElementsAre(24, 12));
+  EXPECT_THAT(chat_part(Evaluation, {2, 4, 4}, 2, 1234, 43), ElementsAre(38, 19));
+  EXPECT_EQ(chat_part(All, {2, 4, 4}, 1, 1234, 43), chat_part({2, 4, 4}, 1, 1234, 43));
+}
+
 TEST(ChatPart, PartsHaveEachRecordOnce) {
   for (const std::uint32_t size : {1U, 2U, 7U, 100U, 1001U}) {
     std::vector<std::uint32_t> all;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands of Megatron-LM, Megatron-DeepSpeed and DeepSpeed-Chat: models, optimizers and data.
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "interop/command_folder.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/base/text.h"
 
 namespace tessera::interop {
 namespace {
@@ -252,6 +256,29 @@ TEST_F(MegatronCommands, OfDeepSpeedChatReadDataSetsWithFieldsOfTheirOwn) {
             "{\"prompt\":\" Human: why Assistant:\",\"chosen\":\" so\"}\n");
   EXPECT_EQ(files::read(files.items()[1].as_string()),
             "{\"prompt\":\" Human: who Assistant:\",\"chosen\":\" me\"}\n");
+}
+
+// DeepSpeed-Chat evaluates on a tenth of the split "train", which it does not train on.
+TEST_F(MegatronCommands, OfDeepSpeedChatDivideTheOnlySplitOfADataSet) {
+  std::string records;
+  for (int i = 0; i < 20; ++i)
+    records += "{\"INSTRUCTION\": \"why\", \"RESPONSE\": \"" + std::to_string(i) + "\"}\n";
+  write("wangrui6/Zhihu-KOL/train.jsonl", records);
+  const ForeignCommand command = read(
+      "deepspeed step1_supervised_finetuning/main.py --data_path wangrui6/Zhihu-KOL "
+      "--data_split 10,0,0 --model_name_or_path m");
+  const auto lines = [&](const char* name) {
+    const json::Value file = json::parse(key(command, name), "test");
+    std::vector<std::string> out = text::split(files::read(file.as_string()), '\n');
+    std::erase(out, "");
+    return out;
+  };
+  std::vector<std::string> all = lines("data.train");
+  EXPECT_EQ(all.size(), 18U);
+  const std::vector<std::string> evaluated = lines("data.validation");
+  EXPECT_EQ(evaluated.size(), 2U);
+  all.insert(all.end(), evaluated.begin(), evaluated.end());
+  EXPECT_EQ(std::set(all.begin(), all.end()).size(), 20U);
 }
 
 TEST_F(MegatronCommands, OfDeepSpeedChatStartTheRanksOfARollout) {
