@@ -203,13 +203,8 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
       const bool sends = channel.from == rank_;
       if (channel.from == channel.to || (!sends && channel.to != rank_)) continue;
       const int peer = sends ? channel.to : channel.from;
-      const auto [found, fresh] = messages_.try_emplace({peer, channel.channel, sends});
-      if (!fresh) continue;
-      Lane& lane = found->second;
-      if (!both_have_queues(peer, channel.channel)) {
-        messages_.erase(found);
-        continue;
-      }
+      const std::tuple key(peer, channel.channel, sends);
+      if (messages_.contains(key) || !both_have_queues(peer, channel.channel)) continue;
       const Group ends{{channel.from, channel.to}, sends ? 0 : 1, 0};
       NcclId id;
       const Span bytes{id.bytes, sizeof(id.bytes), DType::U8, {}};
@@ -218,7 +213,7 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
       (sends ? host_->send(peer, channel.channel, bytes, of_id)
              : host_->recv(peer, channel.channel, bytes, of_id))
           ->wait();
-      connect(lane, ends, id, site);
+      Lane& lane = messages_.emplace(key, connect(ends, id, site)).first->second;
       const at::Tensor first = at::zeros({1}, at::device(to_torch(device_)).dtype(at::kByte));
       message(lane, sends, span_of(first), site)->wait();
     }
@@ -357,15 +352,33 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
     comms_.clear();
   }
 
-  /// Collective for the ranks of `group`, of which member 0 has made the id.
-  void connect(Lane& lane, const Group& group, const NcclId& id, const CallSite& site) {
-    check(api_.comm_init_rank(&lane.comm, group.size(), id, group.index), site);
+  /// Collective for the ranks of `group`, of which member 0 has made the id. A communicator that is
+  /// made while abort_all() runs is aborted at once.
+  [[nodiscard]] Lane connect(const Group& group, const NcclId& id, const CallSite& site) {
+    Lane lane;
+    call_nccl(site, [&] {
+      check(api_.comm_init_rank(&lane.comm, group.size(), id, group.index), site);
+      {
+        const std::lock_guard lock(comms_mutex_);
+        if (!aborted_) {
+          comms_.push_back(lane.comm);
+          return;
+        }
+      }
+      api_.comm_abort(lane.comm);
+      throw_ended(site);
+    });
     lane.stream = guard_.getStreamFromGlobalPool(to_torch(device_));
     for (const int rank : group.ranks) {
       if (rank != rank_) lane.others.push_back(rank);
     }
-    const std::lock_guard lock(comms_mutex_);
-    comms_.push_back(lane.comm);
+    return lane;
+  }
+  [[noreturn]] void throw_ended(const CallSite& site) const {
+    watch_.throw_if_broken();
+    throw Error(Error::Kind::Comm,
+                "NCCL's operations were ended before " + describe(site),
+                "see the error of the rank that failed");
   }
   /// Calls NCCL with the communicators, which no abort takes away meanwhile.
   template <class Fn>
@@ -385,20 +398,13 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
       calling_ = !aborted_;
       return aborted_;
     }();
-    if (ended) {
-      watch_.throw_if_broken();
-      throw Error(Error::Kind::Comm,
-                  "NCCL's operations were ended before " + describe(site),
-                  "see the error of the rank that failed");
-    }
+    if (ended) throw_ended(site);
     const Call call{*this};
     fn();
   }
   /// Collective on first use of the group.
   Lane& lane_of(const Group& group, const CallSite& site) {
-    const auto [found, fresh] = lanes_.try_emplace(group.id);
-    Lane& lane = found->second;
-    if (!fresh) return lane;
+    if (const auto made = lanes_.find(group.id); made != lanes_.end()) return made->second;
     NcclId id;
     if (group.index == 0) check(api_.get_unique_id(&id), site);
     host_
@@ -409,8 +415,7 @@ class NcclTransport final : public comm::Transport, public comm::MessageChannels
         ->wait();
     // NCCL waits for the other ranks without a limit of time; this wait has one.
     host_->barrier(group, TESSERA_HERE("a new communicator"))->wait();
-    connect(lane, group, id, site);
-    return lane;
+    return lanes_.emplace(group.id, connect(group, id, site)).first->second;
   }
 
   /// Calls `post` on the stream of a lane, after what the current stream has so far.

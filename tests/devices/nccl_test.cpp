@@ -331,6 +331,7 @@ std::function<void()> during_call;
 
 /// NCCL whose calls take long enough for another thread to end them.
 transports::NcclApi slow_nccl() {
+  in_call = was_aborted = aborted_in_call = false;
   transports::NcclApi out = fake_nccl();
   out.all_gather = [](const void* in, void* to, std::size_t count, int type, void* comm, void* on) {
     in_call = true;
@@ -377,6 +378,36 @@ TEST(NcclTimeouts, AbortNoCommunicatorThatACallUses) {
     EXPECT_THROW((void)gather(), Error);
   };
   EXPECT_THROW(comm::run_threads(2, of_rank), Error);
+}
+
+TEST(NcclTimeouts, AbortACommunicatorThatIsMadeMeanwhile) {
+  const auto of_rank = [](comm::World& host) {
+    transports::NcclApi nccl = slow_nccl();
+    nccl.comm_init_rank = [](void** comm, int ranks, transports::NcclId id, int rank) {
+      in_call = true;
+      std::exchange(during_call, nullptr)();
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      const int result = fake_nccl().comm_init_rank(comm, ranks, id, rank);
+      in_call = false;
+      return result;
+    };
+    const auto world = world_with_nccl(host, nccl);
+    const at::Device device = to_torch(world->transport().device());
+    const at::Tensor in = at::ones({4}).to(device), out = at::zeros({4}).to(device);
+    const auto gather = [&] {
+      (void)world->transport().all_gather(
+          world->everyone(), span_of(in), span_of(out), TESSERA_HERE("gather"));
+    };
+    during_call = [&] {
+      comm::abort_world(host.control(), 0, Error(Error::Kind::Data, "a broken sample"));
+    };
+
+    EXPECT_THROW(gather(), Error);
+    EXPECT_TRUE(was_aborted);
+    EXPECT_FALSE(aborted_in_call);
+    EXPECT_THROW(gather(), Error);  // makes no second communicator
+  };
+  EXPECT_THROW(comm::run_threads(1, of_rank), Error);
 }
 
 TEST(Nccl, RefusesMemoryOfTheHost) {
