@@ -67,6 +67,21 @@ broken_cuda() {
   CUDACXX=$box/first/nvcc CUDA_HOME=/nowhere CUDA_PATH=/nowhere configure "$box/first"
 }
 
+# The plugin that is asked for is refused before anything is compiled: its kernels need CUDA 13, whose runtime libtorch has.
+another_nvcc() {
+  shim "$box/old" nvcc 'echo "Cuda compilation tools, release 12.4, V12.4.131"'
+  shim "$box/broken" nvcc 'exit 1'
+  local which
+  for which in old broken; do
+    "$cmake" -G Ninja -S "$repository" -B "$box/build" --log-level=NOTICE -DTESSERA_LIBTORCH="$libtorch" -DTESSERA_TESTS=OFF \
+      -DTESSERA_EXAMPLES=OFF -DTESSERA_BENCH=OFF -DTESSERA_CUDA_PLUGIN=ON -DTESSERA_NVCC="$box/$which/nvcc" >"$box/long" 2>&1 &&
+      expect "nvcc is refused" false
+    tr -s ' \n' ' ' <"$box/long" >"$box/$which.out"  # CMake breaks lines
+  done
+  expect "which one is needed, and which one it is" says "needs nvcc of CUDA 13, and $box/old/nvcc is of CUDA 12.4" "$box/old.out"
+  expect "one without a version" says "$box/broken/nvcc does not say its version" "$box/broken.out"
+}
+
 # A clone as far as a configuration needs it; its build folder is its own.
 clone_with_tools() {
   mkdir -p "$box/clone/tools"
@@ -111,6 +126,7 @@ claim "an MPI that is not installed is not mentioned" no_mpi
 claim "a ccache that fails is not used" broken_ccache
 claim "an lld that fails is not used" broken_lld
 claim "a CUDA toolkit that fails changes nothing" broken_cuda
+claim "an nvcc of another CUDA does not compile the plugin" another_nvcc
 claim "the system's programs are used where conda is first in PATH" conda_first
 claim "warnings as errors make no precompiled header again" warnings_as_errors
 claims_done
