@@ -13,8 +13,9 @@ namespace tessera::interop {
 /// chosen and rejected.
 bool has_own_fields(std::string_view dataset);
 
-/// Whether DeepSpeed-Chat reads both parts of this data set from its split "train": nine tenths for
-/// training, and a tenth for evaluation. Source: get_train_data() of its raw_datasets.py.
+/// Returns whether DeepSpeed-Chat reads both parts of this data set from its split "train": nine
+/// tenths for training, and a tenth for evaluation. Source: get_train_data() of its
+/// raw_datasets.py.
 bool has_train_split_alone(std::string_view dataset);
 /// A record of such a data set as {"prompt": " Human: ... Assistant:", "chosen": " ..."}; absent:
 /// it has no question or no answer.
