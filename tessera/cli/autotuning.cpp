@@ -404,7 +404,7 @@ int autotune(const std::string& mode, const std::vector<std::string>& line) {
 
   const std::string name = path.empty() ? name_from_flags(words.model) : path;
   {
-    // What is refused is refused before this machine is measured.
+    // Bad input is refused before this machine is measured, which takes most of a minute.
     const tune::Space space(source, ranks, name, predict::DescribedMachine());
     check_batch(block, space);
     check_model(block, space.base().model().resolved);

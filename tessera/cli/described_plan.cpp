@@ -60,8 +60,8 @@ bool parse(DescribedFlags& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// What a configuration asks to be in the memory of a GPU's host is there: the plan of a described
-/// GPU then is one for GPUs, unless the configuration names a device.
+/// Sets run.device to a GPU, unless the configuration names a device, if the configuration keeps
+/// something in the memory of a GPU's host. The plan of a described GPU then counts it there.
 void plan_for_a_gpu(json::Value& source) {
   const auto at = [&](std::initializer_list<const char*> path) {
     const json::Value* found = &source;

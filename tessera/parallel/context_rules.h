@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks that share the tokens of every sample (parallel.context) require of the model, the
-// sequence length and the optimizer. Problems have the place of the key to change.
+// The requirements of context parallelism (parallel.context) on the model, the sequence length and
+// the optimizer. Each problem names the key to change and its place.
 #pragma once
 
 #include <cstdint>

@@ -201,7 +201,7 @@ void check_offload_on_device(const OffloadChoice& choice,
   const auto moves = [](const std::optional<OffloadDevice>& device) {
     return device.value_or(OffloadDevice::None) != OffloadDevice::None;
   };
-  // What an update reads is on one device, and what it writes on another.
+  // The update reads from the memory of one device and writes to that of another.
   for (const auto& [key, device] :
        {std::pair("zero_optimization.offload_optimizer.device", zero.offload_optimizer.device),
         std::pair("zero_optimization.offload_param.device", zero.offload_param.device)}) {

@@ -42,7 +42,8 @@ using RestingPlaces = std::tuple<std::optional<StateOffload>,
 /// Returns them; makes the paths of the folders absolute, so that they are found from any folder.
 RestingPlaces complete_offload(ZeroOptions& zero, RecomputeOptions& recompute);
 
-/// What is in the memory of a device's host; on the CPU all of it is where it is anyway.
+/// The parts of a training that the host of a device keeps in its memory. On the CPU the keys
+/// change nothing, because all parts are in that memory.
 struct HostPlaces {
   bool states = false;   ///< StatePlace::on_host
   bool weights = false;  ///< Layout::weights_on_host

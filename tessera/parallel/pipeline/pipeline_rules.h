@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the stages of a pipeline (parallel.pipeline) require of the rest of a configuration.
+// The requirements of pipeline stages (parallel.pipeline) on the rest of a configuration.
 #pragma once
 
 #include <cstdint>
